@@ -1,0 +1,46 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// newLogger makes the JSON logger of a service: attributes service and version on each line, trace_id and span_id where
+// the context has a span.
+func newLogger(cfg Config) *slog.Logger {
+	if cfg.Stderr == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	json := slog.NewJSONHandler(cfg.Stderr, &slog.HandlerOptions{Level: cfg.Level})
+	logger := slog.New(traceHandler{json}).With(slog.String("service", cfg.Service))
+	if cfg.Version != "" {
+		logger = logger.With(slog.String("version", cfg.Version))
+	}
+	return logger
+}
+
+// traceHandler adds the ids of the current span to each record.
+type traceHandler struct {
+	slog.Handler
+}
+
+func (h traceHandler) Handle(ctx context.Context, r slog.Record) error {
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		r = r.Clone()
+		r.AddAttrs(slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h traceHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return traceHandler{h.Handler.WithAttrs(attrs)}
+}
+
+func (h traceHandler) WithGroup(name string) slog.Handler {
+	return traceHandler{h.Handler.WithGroup(name)}
+}
