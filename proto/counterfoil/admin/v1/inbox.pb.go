@@ -900,7 +900,7 @@ type RequeueInboxEntriesRequest struct {
 	Parent string `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	// The events, each at most once.
 	EventIds []string `protobuf:"bytes,2,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
-	// Why, for the record.
+	// Why, for the record: any text but blank.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1010,7 +1010,7 @@ type ReplayInboxEntriesRequest struct {
 	Parent string `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	// The events, each at most once.
 	EventIds []string `protobuf:"bytes,2,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
-	// Why, for the record.
+	// Why, for the record: any text but blank.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1189,19 +1189,17 @@ const file_counterfoil_admin_v1_inbox_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tBj\xbaHgre\x18\xc0\x012`^consumers/[a-z][a-z0-9-]*/entries/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\"Z\n" +
 	"\x15GetInboxEntryResponse\x12A\n" +
 	"\vinbox_entry\x18\x01 \x01(\v2 .counterfoil.admin.v1.InboxEntryR\n" +
-	"inboxEntry\"\xb2\x01\n" +
+	"inboxEntry\"\xcd\x01\n" +
 	"\x1aRequeueInboxEntriesRequest\x12=\n" +
 	"\x06parent\x18\x01 \x01(\tB%\xbaH\"r \x18\x80\x012\x1b^consumers/[a-z][a-z0-9-]*$R\x06parent\x121\n" +
-	"\tevent_ids\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\b\x01\x10\xe8\a\x18\x01\"\x05r\x03\xb0\x01\x01R\beventIds\x12\"\n" +
-	"\x06reason\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x06reason\"K\n" +
+	"\tevent_ids\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\b\x01\x10\xe8\a\x18\x01\"\x05r\x03\xb0\x01\x01R\beventIds\x12=\n" +
+	"\x06reason\x18\x03 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"K\n" +
 	"\x1bRequeueInboxEntriesResponse\x12,\n" +
-	"\x12requeued_event_ids\x18\x01 \x03(\tR\x10requeuedEventIds\"\xb1\x01\n" +
+	"\x12requeued_event_ids\x18\x01 \x03(\tR\x10requeuedEventIds\"\xcc\x01\n" +
 	"\x19ReplayInboxEntriesRequest\x12=\n" +
 	"\x06parent\x18\x01 \x01(\tB%\xbaH\"r \x18\x80\x012\x1b^consumers/[a-z][a-z0-9-]*$R\x06parent\x121\n" +
-	"\tevent_ids\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\b\x01\x10\xe8\a\x18\x01\"\x05r\x03\xb0\x01\x01R\beventIds\x12\"\n" +
-	"\x06reason\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x06reason\"J\n" +
+	"\tevent_ids\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\b\x01\x10\xe8\a\x18\x01\"\x05r\x03\xb0\x01\x01R\beventIds\x12=\n" +
+	"\x06reason\x18\x03 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"J\n" +
 	"\x1aReplayInboxEntriesResponse\x12,\n" +
 	"\x12replayed_event_ids\x18\x01 \x03(\tR\x10replayedEventIds*\x8f\x01\n" +
 	"\n" +

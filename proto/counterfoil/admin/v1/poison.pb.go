@@ -583,7 +583,7 @@ type ReplayPoisonRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names, each "poison/{poison}" and at most once.
 	Names []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
-	// Why, for the record.
+	// Why, for the record: any text but blank.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -685,7 +685,7 @@ type DiscardPoisonRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names, each "poison/{poison}" and at most once.
 	Names []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
-	// Why, for the record.
+	// Why, for the record: any text but blank.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -824,17 +824,15 @@ const file_counterfoil_admin_v1_poison_proto_rawDesc = "" +
 	"\x10GetPoisonRequest\x12`\n" +
 	"\x04name\x18\x01 \x01(\tBL\xbaHIrG2E^poison/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\"I\n" +
 	"\x11GetPoisonResponse\x124\n" +
-	"\x06poison\x18\x01 \x01(\v2\x1c.counterfoil.admin.v1.PoisonR\x06poison\"\xa9\x01\n" +
+	"\x06poison\x18\x01 \x01(\v2\x1c.counterfoil.admin.v1.PoisonR\x06poison\"\xc4\x01\n" +
 	"\x13ReplayPoisonRequest\x12n\n" +
-	"\x05names\x18\x01 \x03(\tBX\xbaHU\x92\x01R\b\x01\x10\xe8\a\x18\x01\"IrG2E^poison/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x05names\x12\"\n" +
-	"\x06reason\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x06reason\"=\n" +
+	"\x05names\x18\x01 \x03(\tBX\xbaHU\x92\x01R\b\x01\x10\xe8\a\x18\x01\"IrG2E^poison/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x05names\x12=\n" +
+	"\x06reason\x18\x02 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"=\n" +
 	"\x14ReplayPoisonResponse\x12%\n" +
-	"\x0eresolved_names\x18\x01 \x03(\tR\rresolvedNames\"\xaa\x01\n" +
+	"\x0eresolved_names\x18\x01 \x03(\tR\rresolvedNames\"\xc5\x01\n" +
 	"\x14DiscardPoisonRequest\x12n\n" +
-	"\x05names\x18\x01 \x03(\tBX\xbaHU\x92\x01R\b\x01\x10\xe8\a\x18\x01\"IrG2E^poison/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x05names\x12\"\n" +
-	"\x06reason\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x06reason\"@\n" +
+	"\x05names\x18\x01 \x03(\tBX\xbaHU\x92\x01R\b\x01\x10\xe8\a\x18\x01\"IrG2E^poison/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x05names\x12=\n" +
+	"\x06reason\x18\x02 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"@\n" +
 	"\x15DiscardPoisonResponse\x12'\n" +
 	"\x0fdiscarded_names\x18\x01 \x03(\tR\x0ediscardedNames*s\n" +
 	"\n" +
