@@ -395,6 +395,29 @@ func TestInstallSaysWhatToInstall(t *testing.T) {
 	}
 }
 
+// A process that never closes its scratch directory drops its last reference to it; the directory must stay.
+func TestScratchStaysWhileItsProcessRuns(t *testing.T) {
+	t.Parallel()
+	dir := func() string {
+		s, err := NewScratch("forgotten")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Dir
+	}()
+	file := filepath.Join(dir, "kept")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		runtime.GC()
+		if _, err := os.Stat(file); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(20 * time.Millisecond) // the shell that would delete it is another process
+	}
+}
+
 func TestScratchGoesOnClose(t *testing.T) {
 	t.Parallel()
 	s, err := NewScratch("o'clock")

@@ -207,10 +207,17 @@ func onExit(script string) (dismiss func(), err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("watch this process: %w", err)
 	}
+	done := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		// A caller may forget the function below; the pipe must not be closed by the garbage collector for that.
+		runtime.KeepAlive(in)
+		close(done)
+	}()
 	return sync.OnceFunc(func() {
 		_, _ = in.Write([]byte("dismissed\n")) // fails only if the shell is gone already
 		_ = in.Close()
-		_ = cmd.Wait()
+		<-done
 	}), nil
 }
 
