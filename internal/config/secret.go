@@ -3,13 +3,20 @@
 
 package config
 
-import "log/slog"
+import (
+	"fmt"
+	"io"
+	"log/slog"
+)
 
 // redacted is what every printed form of a Secret shows.
 const redacted = "***"
 
 // Secret is a value that must not be printed: every form that fmt, encoding/json, encoding.TextMarshaler and slog make
-// of it is "***", or empty when it is empty.
+// of it is "***", or empty when it is empty, whatever the verb.
+//
+// Two forms are out of its reach, because Go calls no method there: fmt on a struct that holds it in an unexported field,
+// and JSON with it as the key of a map.
 type Secret string
 
 // Reveal returns the value itself, for the one place that needs it.
@@ -23,8 +30,10 @@ func (s Secret) String() string {
 	return redacted
 }
 
-// GoString is String for %#v.
-func (s Secret) GoString() string { return `"` + s.String() + `"` }
+// Format is String for every verb of fmt.
+func (s Secret) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, s.String()) // fmt offers no way to report an error
+}
 
 // MarshalText is String for encoders of text and JSON. There is no way back: a Secret does not unmarshal from JSON.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

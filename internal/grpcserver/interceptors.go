@@ -157,7 +157,11 @@ func (s *Server) authenticate(ctx context.Context, fullMethod string) (context.C
 	if infrastructure(fullMethod) {
 		return ctx, nil
 	}
-	return s.cfg.Authenticate(ctx, fullMethod)
+	ctx, err := s.cfg.Authenticate(ctx, fullMethod)
+	if err != nil || s.cfg.Enrich == nil {
+		return ctx, err
+	}
+	return s.cfg.Enrich(ctx), nil
 }
 
 func (s *Server) unaryValidate(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

@@ -64,6 +64,9 @@ type Config struct {
 	Domain string
 	// Authenticate says who calls and whether they may: authn.Authenticator has it. Health and reflection skip it.
 	Authenticate func(ctx context.Context, fullMethod string) (context.Context, error)
+	// Enrich may add to the context of each call, after the caller is known and before the request is validated: such as
+	// the trace context for what the handler appends. Health and reflection skip it.
+	Enrich func(ctx context.Context) context.Context
 	// Translate turns errors of drivers into apperr ones before they are mapped: pgdb.AppError.
 	Translate func(error) error
 	// Deadline is given to unary calls that come without one; default 30 s.

@@ -131,8 +131,9 @@ func commit(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	// An answer of the server, or a COMMIT that was never sent, is a known outcome.
-	if Code(err) != "" && !connectionCode(Code(err)) || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) ||
-		pgconn.SafeToRetry(err) {
+	answered := Code(err) != "" && !connectionCode(Code(err))
+	unsent := errors.Is(err, pgx.ErrTxClosed) || pgconn.SafeToRetry(err)
+	if answered || unsent || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return fmt.Errorf("commit: %w", err)
 	}
 	return &commitUnknownError{err}

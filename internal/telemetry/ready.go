@@ -39,7 +39,8 @@ const (
 	statusUnknown status = "unknown"
 )
 
-// readiness answers /readyz. A probe runs at most once at a time, so that one that hangs costs one goroutine.
+// readiness answers /readyz. A probe runs at most once at a time and those who ask meanwhile share its answer, so that
+// one that hangs costs one goroutine.
 type readiness struct {
 	logger *slog.Logger
 	checks []*checkState
@@ -48,8 +49,15 @@ type readiness struct {
 type checkState struct {
 	Check
 	mu      sync.Mutex
-	running bool
+	current *probing // nil while no probe runs
 	last    status
+}
+
+// probing is one run of a probe; its result may be read once done is closed.
+type probing struct {
+	done   chan struct{}
+	status status
+	err    error
 }
 
 type readyAnswer struct {
@@ -130,48 +138,44 @@ func (r *readiness) ask(ctx context.Context, c *checkState) status {
 	return now
 }
 
-// probe asks once. A probe that is still running from an earlier request is not asked again.
+// probe returns the answer of the run in progress, or of a new one.
 func (c *checkState) probe(ctx context.Context) (status, error) {
 	c.mu.Lock()
-	busy := c.running
-	c.running = true
+	run := c.current
+	if run == nil {
+		run = &probing{done: make(chan struct{})}
+		c.current = run
+		go c.run(context.WithoutCancel(ctx), run) // whoever asked first may go away
+	}
 	c.mu.Unlock()
-	if busy {
-		return statusUnknown, errors.New("an earlier probe has not answered")
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	type result struct {
-		status status
-		err    error
-	}
-	done := make(chan result, 1)
-	go func() {
-		defer cancel()
-		defer func() {
-			c.mu.Lock()
-			c.running = false
-			c.mu.Unlock()
-		}()
-		r := result{status: statusUnknown, err: errors.New("the probe panicked")}
-		defer func() {
-			if p := recover(); p != nil {
-				r.err = fmt.Errorf("the probe panicked: %v", p)
-			}
-			done <- r
-		}()
-		switch err := c.Probe(ctx); {
-		case err == nil:
-			r = result{status: statusOK}
-		case ctx.Err() != nil:
-			r.err = err // out of time: nothing is known
-		default:
-			r = result{status: statusFailed, err: err}
-		}
-	}()
+	timer := time.NewTimer(c.Timeout)
+	defer timer.Stop()
 	select {
-	case r := <-done:
-		return r.status, r.err
-	case <-ctx.Done():
+	case <-run.done:
+		return run.status, run.err
+	case <-timer.C:
 		return statusUnknown, fmt.Errorf("no answer within %s", c.Timeout)
+	}
+}
+
+func (c *checkState) run(ctx context.Context, run *probing) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			run.status, run.err = statusUnknown, fmt.Errorf("the probe panicked: %v", p)
+		}
+		c.mu.Lock()
+		c.current = nil
+		c.mu.Unlock()
+		close(run.done)
+	}()
+	switch err := c.Probe(ctx); {
+	case err == nil:
+		run.status = statusOK
+	case ctx.Err() != nil:
+		run.status, run.err = statusUnknown, err // out of time: nothing is known
+	default:
+		run.status, run.err = statusFailed, err
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -156,7 +157,7 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		for _, step := range steps {
+		for _, step := range slices.Backward(steps) { // metrics last: they count what the traces lose
 			err = errors.Join(err, step(ctx))
 		}
 		done <- err
