@@ -749,7 +749,7 @@ func (x *ListInboxEntriesRequest) GetReceiveTimeUntil() *timestamppb.Timestamp {
 // ListInboxEntriesResponse is one page of entries.
 type ListInboxEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The entries, oldest takeover first.
+	// The entries, newest event first.
 	InboxEntries []*InboxEntry `protobuf:"bytes,1,rep,name=inbox_entries,json=inboxEntries,proto3" json:"inbox_entries,omitempty"`
 	// Where the next page starts; empty on the last page and only there.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`

@@ -40,7 +40,7 @@ const (
 type InboxServiceClient interface {
 	// Counts entries by consumer and state, and says how far each stream is read.
 	GetInboxStatus(ctx context.Context, in *GetInboxStatusRequest, opts ...grpc.CallOption) (*GetInboxStatusResponse, error)
-	// Lists entries in the order of their takeover.
+	// Lists entries, newest event first.
 	ListInboxEntries(ctx context.Context, in *ListInboxEntriesRequest, opts ...grpc.CallOption) (*ListInboxEntriesResponse, error)
 	// Gets one entry.
 	GetInboxEntry(ctx context.Context, in *GetInboxEntryRequest, opts ...grpc.CallOption) (*GetInboxEntryResponse, error)
@@ -121,7 +121,7 @@ func (c *inboxServiceClient) ReplayInboxEntries(ctx context.Context, in *ReplayI
 type InboxServiceServer interface {
 	// Counts entries by consumer and state, and says how far each stream is read.
 	GetInboxStatus(context.Context, *GetInboxStatusRequest) (*GetInboxStatusResponse, error)
-	// Lists entries in the order of their takeover.
+	// Lists entries, newest event first.
 	ListInboxEntries(context.Context, *ListInboxEntriesRequest) (*ListInboxEntriesResponse, error)
 	// Gets one entry.
 	GetInboxEntry(context.Context, *GetInboxEntryRequest) (*GetInboxEntryResponse, error)
