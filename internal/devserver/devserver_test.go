@@ -146,7 +146,7 @@ func TestPauseFreezesPostgresAndItsBackends(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the server goes anyway
+	defer conn.Close(ctx)
 	if err := p.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestATakenPortIsReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // nothing was asked of it
+	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
 	if _, err := StartRedis(t.Context(), RedisOptions{Dir: dir, Port: port}); !errors.Is(err, errPortTaken) {
 		t.Errorf("got %v, want errPortTaken", err)
@@ -346,7 +346,7 @@ func TestNothingOutlivesAKilledProcess(t *testing.T) {
 			}
 		}
 		if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("%s is still there: %v", c.Dir, err)
+			return fmt.Errorf("%s is still there: %w", c.Dir, err)
 		}
 		return nil
 	})
@@ -383,7 +383,9 @@ func TestHelperStartsServersAndWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Printf("child: %s\n", text)
+	if _, err := fmt.Fprintf(os.Stdout, "child: %s\n", text); err != nil {
+		t.Fatal(err)
+	}
 	select {} // until SIGKILL
 }
 
@@ -448,7 +450,7 @@ func exec1(t *testing.T, url, sql string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(t.Context()) //nolint:errcheck // its work is done
+	defer conn.Close(t.Context())
 	if _, err := conn.Exec(t.Context(), sql); err != nil {
 		t.Fatal(err)
 	}
@@ -460,7 +462,7 @@ func query1[T any](t *testing.T, url, sql string) T {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(t.Context()) //nolint:errcheck // its work is done
+	defer conn.Close(t.Context())
 	var v T
 	if err := conn.QueryRow(t.Context(), sql).Scan(&v); err != nil {
 		t.Fatal(err)

@@ -234,7 +234,7 @@ func (p *Postgres) answers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing was asked of it
+	defer conn.Close(ctx)
 	var dir string
 	if err := conn.QueryRow(ctx, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir); err != nil {
 		return fmt.Errorf("ask for data directory: %w", err)

@@ -222,7 +222,7 @@ func (r *Redis) answers(ctx context.Context, pid int) error {
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing was asked of it
+	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return fmt.Errorf("set deadline: %w", err)
 	}

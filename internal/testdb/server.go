@@ -173,7 +173,7 @@ func hashFiles(schema Schema) (string, error) {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(hash, "%s %d\n%s", path, len(text), text)
+		_, _ = fmt.Fprintf(hash, "%s %d\n%s", path, len(text), text) // a hash takes everything
 		return nil
 	})
 	if err != nil {

@@ -48,7 +48,7 @@ func (r *report) read(in io.Reader) error {
 				return err
 			}
 		}
-		if err == io.EOF { //nolint:errorlint // ReadBytes returns it bare
+		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
