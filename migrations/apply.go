@@ -109,8 +109,9 @@ func withProvider(config *pgx.ConnConfig, owner string, dir fs.FS, work func(*go
 	if config.User != OwnerRole(owner) {
 		config.RuntimeParams["role"] = OwnerRole(owner)
 	}
-	// A prepared statement would stay behind on a pooled backend.
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	// A prepared statement would stay behind on a pooled backend. And the portal of an extended query stays open to the
+	// end of its transaction, with its snapshot: the lock's transaction would keep CREATE INDEX CONCURRENTLY waiting.
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	db := stdlib.OpenDB(*config)
 	defer func() { err = errors.Join(err, db.Close()) }()
 
@@ -121,8 +122,8 @@ func withProvider(config *pgx.ConnConfig, owner string, dir fs.FS, work func(*go
 	return work(p)
 }
 
-// lockKey is the advisory lock that serialises migrations of one database.
-const lockKey = 7164014003
+// lockKey is the advisory lock that serialises the migrations of one database.
+const lockKey = int64(7164014003)
 
 // lockPoll is the pause between two tries for the lock.
 const lockPoll = 100 * time.Millisecond
@@ -163,7 +164,7 @@ func tryLock(ctx context.Context, db *sql.DB) (*sql.Tx, error) {
 	var got bool
 	err = tx.QueryRowContext(ctx, `
 		SELECT set_config('idle_in_transaction_session_timeout', '0', true) IS NOT NULL AND pg_try_advisory_xact_lock($1)`,
-		int64(lockKey)).Scan(&got)
+		lockKey).Scan(&got)
 	if err == nil && got {
 		return tx, nil
 	}

@@ -125,7 +125,9 @@ CREATE TRIGGER inbox_poison_kept BEFORE DELETE OR TRUNCATE ON inbox_poison
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 
 -- Deletes PROCESSED rows older than age, oldest first, and then events that no
--- consumer row needs any more. Dead, pending and running rows stay.
+-- consumer row needs any more. Dead, pending and running rows stay. One call works
+-- at a time and the others return 0: of two that each deleted another consumer's
+-- row, both would see the other's row and leave the event behind.
 -- +goose StatementBegin
 CREATE FUNCTION inbox_prune(age interval, batch integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -137,6 +139,9 @@ BEGIN
     END IF;
     IF age IS NULL OR age < interval '1 hour' THEN
         RAISE EXCEPTION 'inbox_prune: age must be at least an hour, not %', age USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NOT pg_try_advisory_xact_lock(7164014004) THEN
+        RETURN 0;
     END IF;
     WITH finished AS (
         SELECT c.consumer, c.event_id

@@ -174,7 +174,7 @@ BEGIN
         WHERE o.status = 'DELIVERED' AND o.ledger_seq IS NOT NULL
           AND NOT r.requires_confirmation
           AND o.delivered_at < clock_timestamp() - r.finished_age
-        ORDER BY o.ledger_seq
+        ORDER BY o.event_id
         LIMIT batch
         FOR UPDATE OF o SKIP LOCKED
     )
