@@ -89,17 +89,18 @@ func pause(ctx context.Context, tried int) bool {
 	}
 }
 
-// transient says that the same function may succeed if it runs again now.
+// transient says that the same function may succeed if it runs again now. BEGIN on a connection that had died in the pool
+// is repeated too, since it did nothing; a server that refuses new connections is not asked again.
 func transient(err error) bool {
-	switch Code(err) {
-	case serializationFailure, deadlockDetected:
-		return true
-	case "":
-		var begin *beginError
-		return errors.As(err, &begin) && pgconn.SafeToRetry(err)
-	default:
-		return false
+	var (
+		begin   *beginError
+		connect *pgconn.ConnectError
+	)
+	if errors.As(err, &begin) && !errors.As(err, &connect) {
+		return Trouble(err)
 	}
+	code := Code(err)
+	return code == serializationFailure || code == deadlockDetected
 }
 
 func once(ctx context.Context, db Beginner, fn func(tx pgx.Tx) error) error {
