@@ -538,7 +538,8 @@ type ExportAuditLogsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The next bytes of the file.
 	Content []byte `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
-	// Records written so far, those in this chunk included.
+	// Records that are complete at the end of this chunk, or soon after it: for
+	// progress. Exact in the last chunk.
 	RecordCount   int64 `protobuf:"varint,2,opt,name=record_count,json=recordCount,proto3" json:"record_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -123,6 +123,10 @@ type InboxEntry struct {
 	LastErrorCode string `protobuf:"bytes,15,opt,name=last_error_code,json=lastErrorCode,proto3" json:"last_error_code,omitempty"`
 	// When the last failure was.
 	LastErrorTime *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=last_error_time,json=lastErrorTime,proto3" json:"last_error_time,omitempty"`
+	// The stream entry that brought the event.
+	StreamEntryId string `protobuf:"bytes,17,opt,name=stream_entry_id,json=streamEntryId,proto3" json:"stream_entry_id,omitempty"`
+	// The version of the event's meaning.
+	SchemaVersion int32 `protobuf:"varint,18,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -269,6 +273,20 @@ func (x *InboxEntry) GetLastErrorTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *InboxEntry) GetStreamEntryId() string {
+	if x != nil {
+		return x.StreamEntryId
+	}
+	return ""
+}
+
+func (x *InboxEntry) GetSchemaVersion() int32 {
+	if x != nil {
+		return x.SchemaVersion
+	}
+	return 0
+}
+
 // GetInboxStatusRequest asks for the state of all consumers and streams.
 type GetInboxStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -313,7 +331,7 @@ type GetInboxStatusResponse struct {
 	Consumers []*ConsumerStatus `protobuf:"bytes,1,rep,name=consumers,proto3" json:"consumers,omitempty"`
 	// One an owner, by name.
 	Streams []*StreamStatus `protobuf:"bytes,2,rep,name=streams,proto3" json:"streams,omitempty"`
-	// Poison that waits for an operator, by kind.
+	// Poison that waits for an operator, by kind and reason.
 	OpenPoison    []*PoisonCount `protobuf:"bytes,3,rep,name=open_poison,json=openPoison,proto3" json:"open_poison,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -388,8 +406,10 @@ type ConsumerStatus struct {
 	OldestLeaseAge *durationpb.Duration `protobuf:"bytes,6,opt,name=oldest_lease_age,json=oldestLeaseAge,proto3" json:"oldest_lease_age,omitempty"`
 	// How long the oldest entry with a failed attempt has been here unfinished.
 	OldestRetryAge *durationpb.Duration `protobuf:"bytes,7,opt,name=oldest_retry_age,json=oldestRetryAge,proto3" json:"oldest_retry_age,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Entries given up, by the code of their last failure.
+	DeadCountByCode map[string]int64 `protobuf:"bytes,8,rep,name=dead_count_by_code,json=deadCountByCode,proto3" json:"dead_count_by_code,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ConsumerStatus) Reset() {
@@ -467,6 +487,13 @@ func (x *ConsumerStatus) GetOldestLeaseAge() *durationpb.Duration {
 func (x *ConsumerStatus) GetOldestRetryAge() *durationpb.Duration {
 	if x != nil {
 		return x.OldestRetryAge
+	}
+	return nil
+}
+
+func (x *ConsumerStatus) GetDeadCountByCode() map[string]int64 {
+	if x != nil {
+		return x.DeadCountByCode
 	}
 	return nil
 }
@@ -581,13 +608,15 @@ func (x *StreamStatus) GetErrorCode() string {
 	return ""
 }
 
-// PoisonCount counts open poison of one kind.
+// PoisonCount counts open poison of one kind and reason.
 type PoisonCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "FORGED", "PARKED" or "CONFLICT".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The reason, as a stable code.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// How many distinct ones.
-	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Count         int64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -625,6 +654,13 @@ func (*PoisonCount) Descriptor() ([]byte, []int) {
 func (x *PoisonCount) GetKind() string {
 	if x != nil {
 		return x.Kind
+	}
+	return ""
+}
+
+func (x *PoisonCount) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -1117,7 +1153,7 @@ var File_counterfoil_admin_v1_inbox_proto protoreflect.FileDescriptor
 
 const file_counterfoil_admin_v1_inbox_proto_rawDesc = "" +
 	"\n" +
-	" counterfoil/admin/v1/inbox.proto\x12\x14counterfoil.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x05\n" +
+	" counterfoil/admin/v1/inbox.proto\x12\x14counterfoil.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x06\n" +
 	"\n" +
 	"InboxEntry\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -1139,13 +1175,15 @@ const file_counterfoil_admin_v1_inbox_proto_rawDesc = "" +
 	"\vfinish_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"finishTime\x12&\n" +
 	"\x0flast_error_code\x18\x0f \x01(\tR\rlastErrorCode\x12B\n" +
-	"\x0flast_error_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\rlastErrorTime\"\x17\n" +
+	"\x0flast_error_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\rlastErrorTime\x12&\n" +
+	"\x0fstream_entry_id\x18\x11 \x01(\tR\rstreamEntryId\x12%\n" +
+	"\x0eschema_version\x18\x12 \x01(\x05R\rschemaVersion\"\x17\n" +
 	"\x15GetInboxStatusRequest\"\xde\x01\n" +
 	"\x16GetInboxStatusResponse\x12B\n" +
 	"\tconsumers\x18\x01 \x03(\v2$.counterfoil.admin.v1.ConsumerStatusR\tconsumers\x12<\n" +
 	"\astreams\x18\x02 \x03(\v2\".counterfoil.admin.v1.StreamStatusR\astreams\x12B\n" +
 	"\vopen_poison\x18\x03 \x03(\v2!.counterfoil.admin.v1.PoisonCountR\n" +
-	"openPoison\"\xee\x02\n" +
+	"openPoison\"\x9a\x04\n" +
 	"\x0eConsumerStatus\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\tR\bconsumer\x12#\n" +
 	"\rpending_count\x18\x02 \x01(\x03R\fpendingCount\x12)\n" +
@@ -1154,7 +1192,11 @@ const file_counterfoil_admin_v1_inbox_proto_rawDesc = "" +
 	"dead_count\x18\x04 \x01(\x03R\tdeadCount\x12G\n" +
 	"\x12oldest_pending_age\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x10oldestPendingAge\x12C\n" +
 	"\x10oldest_lease_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x0eoldestLeaseAge\x12C\n" +
-	"\x10oldest_retry_age\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0eoldestRetryAge\"\xf4\x02\n" +
+	"\x10oldest_retry_age\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0eoldestRetryAge\x12f\n" +
+	"\x12dead_count_by_code\x18\b \x03(\v29.counterfoil.admin.v1.ConsumerStatus.DeadCountByCodeEntryR\x0fdeadCountByCode\x1aB\n" +
+	"\x14DeadCountByCodeEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xf4\x02\n" +
 	"\fStreamStatus\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\tR\x06stream\x12\"\n" +
@@ -1167,10 +1209,11 @@ const file_counterfoil_admin_v1_inbox_proto_rawDesc = "" +
 	"error_code\x18\b \x01(\tR\terrorCodeB\f\n" +
 	"\n" +
 	"_lag_countB\x17\n" +
-	"\x15_unacknowledged_count\"7\n" +
+	"\x15_unacknowledged_count\"O\n" +
 	"\vPoisonCount\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"\xd9\x03\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x03R\x05count\"\xd9\x03\n" +
 	"\x17ListInboxEntriesRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -1231,7 +1274,7 @@ func file_counterfoil_admin_v1_inbox_proto_rawDescGZIP() []byte {
 }
 
 var file_counterfoil_admin_v1_inbox_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_counterfoil_admin_v1_inbox_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_counterfoil_admin_v1_inbox_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_counterfoil_admin_v1_inbox_proto_goTypes = []any{
 	(InboxState)(0),                     // 0: counterfoil.admin.v1.InboxState
 	(*InboxEntry)(nil),                  // 1: counterfoil.admin.v1.InboxEntry
@@ -1248,43 +1291,45 @@ var file_counterfoil_admin_v1_inbox_proto_goTypes = []any{
 	(*RequeueInboxEntriesResponse)(nil), // 12: counterfoil.admin.v1.RequeueInboxEntriesResponse
 	(*ReplayInboxEntriesRequest)(nil),   // 13: counterfoil.admin.v1.ReplayInboxEntriesRequest
 	(*ReplayInboxEntriesResponse)(nil),  // 14: counterfoil.admin.v1.ReplayInboxEntriesResponse
-	(*timestamppb.Timestamp)(nil),       // 15: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),         // 16: google.protobuf.Duration
+	nil,                                 // 15: counterfoil.admin.v1.ConsumerStatus.DeadCountByCodeEntry
+	(*timestamppb.Timestamp)(nil),       // 16: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),         // 17: google.protobuf.Duration
 }
 var file_counterfoil_admin_v1_inbox_proto_depIdxs = []int32{
 	0,  // 0: counterfoil.admin.v1.InboxEntry.state:type_name -> counterfoil.admin.v1.InboxState
-	15, // 1: counterfoil.admin.v1.InboxEntry.receive_time:type_name -> google.protobuf.Timestamp
-	15, // 2: counterfoil.admin.v1.InboxEntry.next_attempt_time:type_name -> google.protobuf.Timestamp
-	15, // 3: counterfoil.admin.v1.InboxEntry.lease_expire_time:type_name -> google.protobuf.Timestamp
-	15, // 4: counterfoil.admin.v1.InboxEntry.finish_time:type_name -> google.protobuf.Timestamp
-	15, // 5: counterfoil.admin.v1.InboxEntry.last_error_time:type_name -> google.protobuf.Timestamp
+	16, // 1: counterfoil.admin.v1.InboxEntry.receive_time:type_name -> google.protobuf.Timestamp
+	16, // 2: counterfoil.admin.v1.InboxEntry.next_attempt_time:type_name -> google.protobuf.Timestamp
+	16, // 3: counterfoil.admin.v1.InboxEntry.lease_expire_time:type_name -> google.protobuf.Timestamp
+	16, // 4: counterfoil.admin.v1.InboxEntry.finish_time:type_name -> google.protobuf.Timestamp
+	16, // 5: counterfoil.admin.v1.InboxEntry.last_error_time:type_name -> google.protobuf.Timestamp
 	4,  // 6: counterfoil.admin.v1.GetInboxStatusResponse.consumers:type_name -> counterfoil.admin.v1.ConsumerStatus
 	5,  // 7: counterfoil.admin.v1.GetInboxStatusResponse.streams:type_name -> counterfoil.admin.v1.StreamStatus
 	6,  // 8: counterfoil.admin.v1.GetInboxStatusResponse.open_poison:type_name -> counterfoil.admin.v1.PoisonCount
-	16, // 9: counterfoil.admin.v1.ConsumerStatus.oldest_pending_age:type_name -> google.protobuf.Duration
-	16, // 10: counterfoil.admin.v1.ConsumerStatus.oldest_lease_age:type_name -> google.protobuf.Duration
-	16, // 11: counterfoil.admin.v1.ConsumerStatus.oldest_retry_age:type_name -> google.protobuf.Duration
-	15, // 12: counterfoil.admin.v1.StreamStatus.last_takeover_time:type_name -> google.protobuf.Timestamp
-	0,  // 13: counterfoil.admin.v1.ListInboxEntriesRequest.state:type_name -> counterfoil.admin.v1.InboxState
-	15, // 14: counterfoil.admin.v1.ListInboxEntriesRequest.receive_time_from:type_name -> google.protobuf.Timestamp
-	15, // 15: counterfoil.admin.v1.ListInboxEntriesRequest.receive_time_until:type_name -> google.protobuf.Timestamp
-	1,  // 16: counterfoil.admin.v1.ListInboxEntriesResponse.inbox_entries:type_name -> counterfoil.admin.v1.InboxEntry
-	1,  // 17: counterfoil.admin.v1.GetInboxEntryResponse.inbox_entry:type_name -> counterfoil.admin.v1.InboxEntry
-	2,  // 18: counterfoil.admin.v1.InboxService.GetInboxStatus:input_type -> counterfoil.admin.v1.GetInboxStatusRequest
-	7,  // 19: counterfoil.admin.v1.InboxService.ListInboxEntries:input_type -> counterfoil.admin.v1.ListInboxEntriesRequest
-	9,  // 20: counterfoil.admin.v1.InboxService.GetInboxEntry:input_type -> counterfoil.admin.v1.GetInboxEntryRequest
-	11, // 21: counterfoil.admin.v1.InboxService.RequeueInboxEntries:input_type -> counterfoil.admin.v1.RequeueInboxEntriesRequest
-	13, // 22: counterfoil.admin.v1.InboxService.ReplayInboxEntries:input_type -> counterfoil.admin.v1.ReplayInboxEntriesRequest
-	3,  // 23: counterfoil.admin.v1.InboxService.GetInboxStatus:output_type -> counterfoil.admin.v1.GetInboxStatusResponse
-	8,  // 24: counterfoil.admin.v1.InboxService.ListInboxEntries:output_type -> counterfoil.admin.v1.ListInboxEntriesResponse
-	10, // 25: counterfoil.admin.v1.InboxService.GetInboxEntry:output_type -> counterfoil.admin.v1.GetInboxEntryResponse
-	12, // 26: counterfoil.admin.v1.InboxService.RequeueInboxEntries:output_type -> counterfoil.admin.v1.RequeueInboxEntriesResponse
-	14, // 27: counterfoil.admin.v1.InboxService.ReplayInboxEntries:output_type -> counterfoil.admin.v1.ReplayInboxEntriesResponse
-	23, // [23:28] is the sub-list for method output_type
-	18, // [18:23] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	17, // 9: counterfoil.admin.v1.ConsumerStatus.oldest_pending_age:type_name -> google.protobuf.Duration
+	17, // 10: counterfoil.admin.v1.ConsumerStatus.oldest_lease_age:type_name -> google.protobuf.Duration
+	17, // 11: counterfoil.admin.v1.ConsumerStatus.oldest_retry_age:type_name -> google.protobuf.Duration
+	15, // 12: counterfoil.admin.v1.ConsumerStatus.dead_count_by_code:type_name -> counterfoil.admin.v1.ConsumerStatus.DeadCountByCodeEntry
+	16, // 13: counterfoil.admin.v1.StreamStatus.last_takeover_time:type_name -> google.protobuf.Timestamp
+	0,  // 14: counterfoil.admin.v1.ListInboxEntriesRequest.state:type_name -> counterfoil.admin.v1.InboxState
+	16, // 15: counterfoil.admin.v1.ListInboxEntriesRequest.receive_time_from:type_name -> google.protobuf.Timestamp
+	16, // 16: counterfoil.admin.v1.ListInboxEntriesRequest.receive_time_until:type_name -> google.protobuf.Timestamp
+	1,  // 17: counterfoil.admin.v1.ListInboxEntriesResponse.inbox_entries:type_name -> counterfoil.admin.v1.InboxEntry
+	1,  // 18: counterfoil.admin.v1.GetInboxEntryResponse.inbox_entry:type_name -> counterfoil.admin.v1.InboxEntry
+	2,  // 19: counterfoil.admin.v1.InboxService.GetInboxStatus:input_type -> counterfoil.admin.v1.GetInboxStatusRequest
+	7,  // 20: counterfoil.admin.v1.InboxService.ListInboxEntries:input_type -> counterfoil.admin.v1.ListInboxEntriesRequest
+	9,  // 21: counterfoil.admin.v1.InboxService.GetInboxEntry:input_type -> counterfoil.admin.v1.GetInboxEntryRequest
+	11, // 22: counterfoil.admin.v1.InboxService.RequeueInboxEntries:input_type -> counterfoil.admin.v1.RequeueInboxEntriesRequest
+	13, // 23: counterfoil.admin.v1.InboxService.ReplayInboxEntries:input_type -> counterfoil.admin.v1.ReplayInboxEntriesRequest
+	3,  // 24: counterfoil.admin.v1.InboxService.GetInboxStatus:output_type -> counterfoil.admin.v1.GetInboxStatusResponse
+	8,  // 25: counterfoil.admin.v1.InboxService.ListInboxEntries:output_type -> counterfoil.admin.v1.ListInboxEntriesResponse
+	10, // 26: counterfoil.admin.v1.InboxService.GetInboxEntry:output_type -> counterfoil.admin.v1.GetInboxEntryResponse
+	12, // 27: counterfoil.admin.v1.InboxService.RequeueInboxEntries:output_type -> counterfoil.admin.v1.RequeueInboxEntriesResponse
+	14, // 28: counterfoil.admin.v1.InboxService.ReplayInboxEntries:output_type -> counterfoil.admin.v1.ReplayInboxEntriesResponse
+	24, // [24:29] is the sub-list for method output_type
+	19, // [19:24] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_counterfoil_admin_v1_inbox_proto_init() }
@@ -1299,7 +1344,7 @@ func file_counterfoil_admin_v1_inbox_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_counterfoil_admin_v1_inbox_proto_rawDesc), len(file_counterfoil_admin_v1_inbox_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
