@@ -513,14 +513,16 @@ type GetOutboxStatusResponse struct {
 	UnsealedCount int64 `protobuf:"varint,4,opt,name=unsealed_count,json=unsealedCount,proto3" json:"unsealed_count,omitempty"`
 	// Age of the oldest event that waits for delivery; absent if none waits.
 	OldestOpenAge *durationpb.Duration `protobuf:"bytes,5,opt,name=oldest_open_age,json=oldestOpenAge,proto3" json:"oldest_open_age,omitempty"`
-	// Age of the oldest event without a number; absent if all have one.
-	OldestUnsealedAge *durationpb.Duration `protobuf:"bytes,6,opt,name=oldest_unsealed_age,json=oldestUnsealedAge,proto3" json:"oldest_unsealed_age,omitempty"`
+	// Events that a dispatcher holds at this moment.
+	ClaimedCount int64 `protobuf:"varint,6,opt,name=claimed_count,json=claimedCount,proto3" json:"claimed_count,omitempty"`
+	// FAILED and DEAD_LETTERED events by the code that says why.
+	FailureCounts map[string]int64 `protobuf:"bytes,7,rep,name=failure_counts,json=failureCounts,proto3" json:"failure_counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// The ledger that is being written.
-	LedgerId string `protobuf:"bytes,7,opt,name=ledger_id,json=ledgerId,proto3" json:"ledger_id,omitempty"`
+	LedgerId string `protobuf:"bytes,8,opt,name=ledger_id,json=ledgerId,proto3" json:"ledger_id,omitempty"`
 	// The highest number given in it.
-	LedgerHead int64 `protobuf:"varint,8,opt,name=ledger_head,json=ledgerHead,proto3" json:"ledger_head,omitempty"`
+	LedgerHead int64 `protobuf:"varint,9,opt,name=ledger_head,json=ledgerHead,proto3" json:"ledger_head,omitempty"`
 	// When numbers were last given.
-	SealTime      *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=seal_time,json=sealTime,proto3" json:"seal_time,omitempty"`
+	SealTime      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=seal_time,json=sealTime,proto3" json:"seal_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -590,9 +592,16 @@ func (x *GetOutboxStatusResponse) GetOldestOpenAge() *durationpb.Duration {
 	return nil
 }
 
-func (x *GetOutboxStatusResponse) GetOldestUnsealedAge() *durationpb.Duration {
+func (x *GetOutboxStatusResponse) GetClaimedCount() int64 {
 	if x != nil {
-		return x.OldestUnsealedAge
+		return x.ClaimedCount
+	}
+	return 0
+}
+
+func (x *GetOutboxStatusResponse) GetFailureCounts() map[string]int64 {
+	if x != nil {
+		return x.FailureCounts
 	}
 	return nil
 }
@@ -628,9 +637,9 @@ type ListOutboxEventsRequest struct {
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only events in one of these states.
 	Statuses []OutboxEventStatus `protobuf:"varint,3,rep,packed,name=statuses,proto3,enum=counterfoil.outbox.v1.OutboxEventStatus" json:"statuses,omitempty"`
-	// Only events of this exact type.
+	// Only events of this type; a trailing "*" stands for any ending.
 	EventType string `protobuf:"bytes,4,opt,name=event_type,json=eventType,proto3" json:"event_type,omitempty"`
-	// Only events whose last error has this code.
+	// Only events whose last error or dead-letter reason has this code.
 	ErrorCode string `protobuf:"bytes,5,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
 	// Only events that happened at this time or later.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
@@ -1034,7 +1043,7 @@ type GetOutboxStatusResponse_StatusCount struct {
 
 func (x *GetOutboxStatusResponse_StatusCount) Reset() {
 	*x = GetOutboxStatusResponse_StatusCount{}
-	mi := &file_counterfoil_outbox_v1_outbox_service_proto_msgTypes[10]
+	mi := &file_counterfoil_outbox_v1_outbox_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1055,7 @@ func (x *GetOutboxStatusResponse_StatusCount) String() string {
 func (*GetOutboxStatusResponse_StatusCount) ProtoMessage() {}
 
 func (x *GetOutboxStatusResponse_StatusCount) ProtoReflect() protoreflect.Message {
-	mi := &file_counterfoil_outbox_v1_outbox_service_proto_msgTypes[10]
+	mi := &file_counterfoil_outbox_v1_outbox_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1068,7 @@ func (x *GetOutboxStatusResponse_StatusCount) ProtoReflect() protoreflect.Messag
 
 // Deprecated: Use GetOutboxStatusResponse_StatusCount.ProtoReflect.Descriptor instead.
 func (*GetOutboxStatusResponse_StatusCount) Descriptor() ([]byte, []int) {
-	return file_counterfoil_outbox_v1_outbox_service_proto_rawDescGZIP(), []int{3, 0}
+	return file_counterfoil_outbox_v1_outbox_service_proto_rawDescGZIP(), []int{3, 1}
 }
 
 func (x *GetOutboxStatusResponse_StatusCount) GetStatus() OutboxEventStatus {
@@ -1127,28 +1136,33 @@ const file_counterfoil_outbox_v1_outbox_service_proto_rawDesc = "" +
 	"\x04code\x18\x05 \x01(\tR\x04code\x12\x14\n" +
 	"\x05actor\x18\x06 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\"\x18\n" +
-	"\x16GetOutboxStatusRequest\"\xcf\x04\n" +
+	"\x16GetOutboxStatusRequest\"\xd5\x05\n" +
 	"\x17GetOutboxStatusResponse\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x127\n" +
 	"\tread_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\breadTime\x12R\n" +
 	"\x06counts\x18\x03 \x03(\v2:.counterfoil.outbox.v1.GetOutboxStatusResponse.StatusCountR\x06counts\x12%\n" +
 	"\x0eunsealed_count\x18\x04 \x01(\x03R\runsealedCount\x12A\n" +
-	"\x0foldest_open_age\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\roldestOpenAge\x12I\n" +
-	"\x13oldest_unsealed_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x11oldestUnsealedAge\x12\x1b\n" +
-	"\tledger_id\x18\a \x01(\tR\bledgerId\x12\x1f\n" +
-	"\vledger_head\x18\b \x01(\x03R\n" +
+	"\x0foldest_open_age\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\roldestOpenAge\x12#\n" +
+	"\rclaimed_count\x18\x06 \x01(\x03R\fclaimedCount\x12h\n" +
+	"\x0efailure_counts\x18\a \x03(\v2A.counterfoil.outbox.v1.GetOutboxStatusResponse.FailureCountsEntryR\rfailureCounts\x12\x1b\n" +
+	"\tledger_id\x18\b \x01(\tR\bledgerId\x12\x1f\n" +
+	"\vledger_head\x18\t \x01(\x03R\n" +
 	"ledgerHead\x127\n" +
-	"\tseal_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bsealTime\x1ae\n" +
+	"\tseal_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\bsealTime\x1a@\n" +
+	"\x12FailureCountsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1ae\n" +
 	"\vStatusCount\x12@\n" +
 	"\x06status\x18\x01 \x01(\x0e2(.counterfoil.outbox.v1.OutboxEventStatusR\x06status\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"\xb0\x03\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"\xb4\x03\n" +
 	"\x17ListOutboxEventsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\tpageToken\x12Y\n" +
-	"\bstatuses\x18\x03 \x03(\x0e2(.counterfoil.outbox.v1.OutboxEventStatusB\x13\xbaH\x10\x92\x01\r\x10\x06\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\bstatuses\x129\n" +
+	"\bstatuses\x18\x03 \x03(\x0e2(.counterfoil.outbox.v1.OutboxEventStatusB\x13\xbaH\x10\x92\x01\r\x10\x06\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\bstatuses\x12=\n" +
 	"\n" +
-	"event_type\x18\x04 \x01(\tB\x1a\xbaH\x17r\x152\x13^[a-z0-9_.]{0,128}$R\teventType\x12>\n" +
+	"event_type\x18\x04 \x01(\tB\x1e\xbaH\x1br\x192\x17^[a-z0-9_.]{0,128}[*]?$R\teventType\x12>\n" +
 	"\n" +
 	"error_code\x18\x05 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.:-]{0,128}$R\terrorCode\x129\n" +
 	"\n" +
@@ -1202,7 +1216,7 @@ func file_counterfoil_outbox_v1_outbox_service_proto_rawDescGZIP() []byte {
 }
 
 var file_counterfoil_outbox_v1_outbox_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_counterfoil_outbox_v1_outbox_service_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_counterfoil_outbox_v1_outbox_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_counterfoil_outbox_v1_outbox_service_proto_goTypes = []any{
 	(OutboxEventStatus)(0),                      // 0: counterfoil.outbox.v1.OutboxEventStatus
 	(*OutboxEvent)(nil),                         // 1: counterfoil.outbox.v1.OutboxEvent
@@ -1215,33 +1229,34 @@ var file_counterfoil_outbox_v1_outbox_service_proto_goTypes = []any{
 	(*GetOutboxEventResponse)(nil),              // 8: counterfoil.outbox.v1.GetOutboxEventResponse
 	(*RequeueOutboxEventsRequest)(nil),          // 9: counterfoil.outbox.v1.RequeueOutboxEventsRequest
 	(*RequeueOutboxEventsResponse)(nil),         // 10: counterfoil.outbox.v1.RequeueOutboxEventsResponse
-	(*GetOutboxStatusResponse_StatusCount)(nil), // 11: counterfoil.outbox.v1.GetOutboxStatusResponse.StatusCount
-	(*timestamppb.Timestamp)(nil),               // 12: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                 // 13: google.protobuf.Duration
-	(*v1.AuditEvent)(nil),                       // 14: counterfoil.audit.v1.AuditEvent
+	nil,                                         // 11: counterfoil.outbox.v1.GetOutboxStatusResponse.FailureCountsEntry
+	(*GetOutboxStatusResponse_StatusCount)(nil), // 12: counterfoil.outbox.v1.GetOutboxStatusResponse.StatusCount
+	(*timestamppb.Timestamp)(nil),               // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                 // 14: google.protobuf.Duration
+	(*v1.AuditEvent)(nil),                       // 15: counterfoil.audit.v1.AuditEvent
 }
 var file_counterfoil_outbox_v1_outbox_service_proto_depIdxs = []int32{
-	12, // 0: counterfoil.outbox.v1.OutboxEvent.occur_time:type_name -> google.protobuf.Timestamp
-	12, // 1: counterfoil.outbox.v1.OutboxEvent.create_time:type_name -> google.protobuf.Timestamp
+	13, // 0: counterfoil.outbox.v1.OutboxEvent.occur_time:type_name -> google.protobuf.Timestamp
+	13, // 1: counterfoil.outbox.v1.OutboxEvent.create_time:type_name -> google.protobuf.Timestamp
 	0,  // 2: counterfoil.outbox.v1.OutboxEvent.status:type_name -> counterfoil.outbox.v1.OutboxEventStatus
-	12, // 3: counterfoil.outbox.v1.OutboxEvent.next_attempt_time:type_name -> google.protobuf.Timestamp
-	12, // 4: counterfoil.outbox.v1.OutboxEvent.claim_expire_time:type_name -> google.protobuf.Timestamp
-	12, // 5: counterfoil.outbox.v1.OutboxEvent.deliver_time:type_name -> google.protobuf.Timestamp
-	12, // 6: counterfoil.outbox.v1.OutboxEvent.last_error_time:type_name -> google.protobuf.Timestamp
-	12, // 7: counterfoil.outbox.v1.OutboxTransition.occur_time:type_name -> google.protobuf.Timestamp
+	13, // 3: counterfoil.outbox.v1.OutboxEvent.next_attempt_time:type_name -> google.protobuf.Timestamp
+	13, // 4: counterfoil.outbox.v1.OutboxEvent.claim_expire_time:type_name -> google.protobuf.Timestamp
+	13, // 5: counterfoil.outbox.v1.OutboxEvent.deliver_time:type_name -> google.protobuf.Timestamp
+	13, // 6: counterfoil.outbox.v1.OutboxEvent.last_error_time:type_name -> google.protobuf.Timestamp
+	13, // 7: counterfoil.outbox.v1.OutboxTransition.occur_time:type_name -> google.protobuf.Timestamp
 	0,  // 8: counterfoil.outbox.v1.OutboxTransition.from_status:type_name -> counterfoil.outbox.v1.OutboxEventStatus
 	0,  // 9: counterfoil.outbox.v1.OutboxTransition.to_status:type_name -> counterfoil.outbox.v1.OutboxEventStatus
-	12, // 10: counterfoil.outbox.v1.GetOutboxStatusResponse.read_time:type_name -> google.protobuf.Timestamp
-	11, // 11: counterfoil.outbox.v1.GetOutboxStatusResponse.counts:type_name -> counterfoil.outbox.v1.GetOutboxStatusResponse.StatusCount
-	13, // 12: counterfoil.outbox.v1.GetOutboxStatusResponse.oldest_open_age:type_name -> google.protobuf.Duration
-	13, // 13: counterfoil.outbox.v1.GetOutboxStatusResponse.oldest_unsealed_age:type_name -> google.protobuf.Duration
-	12, // 14: counterfoil.outbox.v1.GetOutboxStatusResponse.seal_time:type_name -> google.protobuf.Timestamp
+	13, // 10: counterfoil.outbox.v1.GetOutboxStatusResponse.read_time:type_name -> google.protobuf.Timestamp
+	12, // 11: counterfoil.outbox.v1.GetOutboxStatusResponse.counts:type_name -> counterfoil.outbox.v1.GetOutboxStatusResponse.StatusCount
+	14, // 12: counterfoil.outbox.v1.GetOutboxStatusResponse.oldest_open_age:type_name -> google.protobuf.Duration
+	11, // 13: counterfoil.outbox.v1.GetOutboxStatusResponse.failure_counts:type_name -> counterfoil.outbox.v1.GetOutboxStatusResponse.FailureCountsEntry
+	13, // 14: counterfoil.outbox.v1.GetOutboxStatusResponse.seal_time:type_name -> google.protobuf.Timestamp
 	0,  // 15: counterfoil.outbox.v1.ListOutboxEventsRequest.statuses:type_name -> counterfoil.outbox.v1.OutboxEventStatus
-	12, // 16: counterfoil.outbox.v1.ListOutboxEventsRequest.start_time:type_name -> google.protobuf.Timestamp
-	12, // 17: counterfoil.outbox.v1.ListOutboxEventsRequest.end_time:type_name -> google.protobuf.Timestamp
+	13, // 16: counterfoil.outbox.v1.ListOutboxEventsRequest.start_time:type_name -> google.protobuf.Timestamp
+	13, // 17: counterfoil.outbox.v1.ListOutboxEventsRequest.end_time:type_name -> google.protobuf.Timestamp
 	1,  // 18: counterfoil.outbox.v1.ListOutboxEventsResponse.outbox_events:type_name -> counterfoil.outbox.v1.OutboxEvent
 	1,  // 19: counterfoil.outbox.v1.GetOutboxEventResponse.outbox_event:type_name -> counterfoil.outbox.v1.OutboxEvent
-	14, // 20: counterfoil.outbox.v1.GetOutboxEventResponse.audit_event:type_name -> counterfoil.audit.v1.AuditEvent
+	15, // 20: counterfoil.outbox.v1.GetOutboxEventResponse.audit_event:type_name -> counterfoil.audit.v1.AuditEvent
 	2,  // 21: counterfoil.outbox.v1.GetOutboxEventResponse.transitions:type_name -> counterfoil.outbox.v1.OutboxTransition
 	0,  // 22: counterfoil.outbox.v1.GetOutboxStatusResponse.StatusCount.status:type_name -> counterfoil.outbox.v1.OutboxEventStatus
 	3,  // 23: counterfoil.outbox.v1.OutboxService.GetOutboxStatus:input_type -> counterfoil.outbox.v1.GetOutboxStatusRequest
@@ -1270,7 +1285,7 @@ func file_counterfoil_outbox_v1_outbox_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_counterfoil_outbox_v1_outbox_service_proto_rawDesc), len(file_counterfoil_outbox_v1_outbox_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
