@@ -58,26 +58,33 @@ var databases atomic.Int64
 func emptyDatabase(t *testing.T, owner string) string {
 	t.Helper()
 	if testing.Short() {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("-short with CI=true: nothing is skipped there")
+		}
 		t.Skip("needs Postgres")
 	}
 	name := fmt.Sprintf("migrations_%s_%d_%d", owner, os.Getpid(), databases.Add(1))
 	conn := connect(t, superuser)
 	must(t, migrations.Roles(t.Context(), conn))
 	must(t, migrations.CreateDatabase(t.Context(), conn, owner, name))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, superuser)
-		if err != nil {
-			t.Errorf("connect to drop %s: %v", name, err)
-			return
-		}
-		defer conn.Close(ctx) //nolint:errcheck // the drop tells
-		if _, err := conn.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
-			t.Errorf("drop %s: %v", name, err)
-		}
-	})
+	t.Cleanup(func() { dropLater(t, "DATABASE "+name+" WITH (FORCE)") })
 	return name
+}
+
+// dropLater drops something at the end of a test, when the test's own context and connections are gone.
+func dropLater(t *testing.T, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, superuser)
+	if err != nil {
+		t.Errorf("connect to drop %s: %v", what, err)
+		return
+	}
+	defer conn.Close(ctx) //nolint:errcheck // the drop tells
+	if _, err := conn.Exec(ctx, "DROP "+what); err != nil {
+		t.Errorf("drop %s: %v", what, err)
+	}
 }
 
 // migrated makes a database of owner with schema and rights.

@@ -31,6 +31,8 @@ import (
 	"slices"
 )
 
+//go:generate go run ./schemadump
+
 //go:embed roles.sql */[0-9]*.sql */grants.sql
 var files embed.FS
 
