@@ -1,0 +1,254 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package outbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/counterfoil/counterfoil/internal/failpoint"
+)
+
+// taken is a claimed page, which may be empty.
+type taken struct {
+	page  Page
+	probe bool // the circuit is open, and this is its one entry
+	again bool // there may be more: look again without waiting
+}
+
+// take seals and claims. Claims go in number order, so the entries that the
+// sealing pass numbers are claimed with it only if no older one is due.
+func (d *Dispatcher) take(ctx context.Context) (taken, error) {
+	if pause, open := d.circuit.untilProbe(d.o.Now()); open {
+		return d.takeProbe(ctx, pause <= 0)
+	}
+	req := d.request(d.o.PageRows)
+	page, err := d.o.Store.Claim(ctx, req)
+	if err != nil {
+		return taken{}, err
+	}
+	if n := len(page.Messages); n > 0 {
+		d.stats.claimed.Add(int64(n))
+		_, _, err = d.seal(ctx, nil)
+		return taken{page: page, again: true}, d.orGiveBack(ctx, page, err)
+	}
+	page, more, err := d.seal(ctx, &req)
+	d.stats.claimed.Add(int64(len(page.Messages)))
+	return taken{page: page, again: more}, err
+}
+
+// takeProbe goes on sealing while the broker is away and, if it is time, claims
+// the oldest due entry that did not fail the previous probe, or else that one.
+func (d *Dispatcher) takeProbe(ctx context.Context, due bool) (taken, error) {
+	_, more, err := d.seal(ctx, nil)
+	if err != nil || !due {
+		return taken{again: more}, err
+	}
+	req := d.request(1)
+	req.Except = d.circuit.lastProbe()
+	page, err := d.o.Store.Claim(ctx, req)
+	if err == nil && len(page.Messages) == 0 && req.Except != uuid.Nil {
+		req.Except = uuid.Nil
+		page, err = d.o.Store.Claim(ctx, req)
+	}
+	d.stats.claimed.Add(int64(len(page.Messages)))
+	return taken{page: page, probe: true, again: more || len(page.Messages) > 0}, err
+}
+
+func (d *Dispatcher) request(rows int) ClaimRequest {
+	return ClaimRequest{
+		Owner: d.o.Name, Token: d.o.NewToken(), Rows: rows, Bytes: d.o.PageBytes, Lease: d.o.Lease, AloneAfter: d.o.AloneAfter,
+	}
+}
+
+// seal is one pass of the Sealer, if there is one.
+func (d *Dispatcher) seal(ctx context.Context, claim *ClaimRequest) (Page, bool, error) {
+	if d.o.Sealer == nil {
+		return Page{}, false, nil
+	}
+	page, sealed, more, err := d.o.Sealer.Seal(ctx, claim)
+	d.stats.sealed.Add(int64(sealed))
+	if len(page.Messages) > 0 {
+		failpoint.Hit(failpoint.OutboxClaimed)
+	}
+	return page, more, err
+}
+
+// orGiveBack releases the page if err is not nil, and returns err.
+func (d *Dispatcher) orGiveBack(ctx context.Context, page Page, err error) error {
+	if err != nil {
+		d.release(ctx, page.Token, page.IDs())
+	}
+	return err
+}
+
+// deliver publishes and settles a page. ctx ends when the dispatcher is to stop,
+// work a grace later. A page whose settling does not land stays claimed until
+// its lease ends, and goes out again.
+func (d *Dispatcher) deliver(ctx, work context.Context, t taken) error {
+	if len(t.page.Messages) == 0 {
+		return nil
+	}
+	stop := d.keepRenewing(work, t.page)
+	defer stop()
+
+	if m := t.page.Messages[0]; t.page.Alone && m.ClaimCount > d.o.AloneAfter+d.o.MaxClaims {
+		_, err := d.settle(work, t.page.Token, []Outcome{deadFor(m, CodeMaxClaims)})
+		return err
+	}
+	send, cancel := linger(ctx, d.o.StopGrace/2)
+	defer cancel()
+	start := d.o.Now()
+	results, panicked := d.publish(send, t.page.Messages)
+	failpoint.Hit(failpoint.OutboxPublished)
+	d.stats.published(d.o.Now().Sub(start))
+
+	v := d.judge(t, results, panicked, send.Err() != nil)
+	if v.trouble {
+		d.noteTrouble(work, t, v)
+	}
+	settled, err := d.settle(work, t.page.Token, v.outcomes)
+	if len(v.unknown) > 0 {
+		d.release(work, t.page.Token, v.unknown)
+	}
+	if v.accepted > 0 {
+		d.noteSuccess(work, v.trouble, settled.Time)
+	}
+	return err
+}
+
+// publish calls the publisher and survives it.
+func (d *Dispatcher) publish(ctx context.Context, msgs []Message) (results []Result, panicked bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			d.o.Logger.ErrorContext(ctx, "publisher panicked", "panic", r)
+			results, panicked = nil, true
+		}
+	}()
+	results = d.o.Publisher.Publish(ctx, msgs)
+	return results, len(results) != len(msgs)
+}
+
+// keepRenewing renews the page until the returned function is called, which waits for it.
+func (d *Dispatcher) keepRenewing(ctx context.Context, page Page) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ids := page.IDs()
+		for {
+			wait(ctx, d.o.Renew, nil)
+			if ctx.Err() != nil {
+				return
+			}
+			held, err := d.o.Store.Renew(ctx, page.Token, ids, d.o.Lease)
+			if err == nil && held < len(ids) {
+				d.o.Logger.WarnContext(ctx, "outbox claims lost before they were settled", "count", len(ids)-held)
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// settle writes outcomes, trying again for up to a lease while the store is in
+// trouble. If one outcome keeps a page from landing, each is written alone (BC-32).
+func (d *Dispatcher) settle(ctx context.Context, token uuid.UUID, outcomes []Outcome) (Settled, error) {
+	if len(outcomes) == 0 {
+		return Settled{}, nil
+	}
+	deadline := d.o.Now().Add(d.o.Lease)
+	for n := 1; ; n++ {
+		settled, err := d.o.Store.Settle(ctx, token, outcomes)
+		if err == nil {
+			d.noteSettled(ctx, outcomes, settled)
+			return settled, nil
+		}
+		d.stats.storeErrors.Add(1)
+		if len(outcomes) > 1 && refused(err) {
+			return d.settleEach(ctx, token, outcomes)
+		}
+		if ctx.Err() != nil || refused(err) || d.o.Now().After(deadline) {
+			d.stats.lost.Add(int64(len(outcomes)))
+			return Settled{}, err
+		}
+		wait(ctx, d.databasePause(n), nil)
+	}
+}
+
+func (d *Dispatcher) settleEach(ctx context.Context, token uuid.UUID, outcomes []Outcome) (Settled, error) {
+	var sum Settled
+	var first error
+	for i := range outcomes {
+		settled, err := d.settle(ctx, token, outcomes[i:i+1])
+		if err != nil {
+			if first == nil {
+				first = err
+			}
+			continue
+		}
+		sum.Count += settled.Count
+		sum.Time = settled.Time
+	}
+	return sum, first
+}
+
+// noteSettled counts. What the token no longer held is lost, never a success (T11).
+func (d *Dispatcher) noteSettled(ctx context.Context, outcomes []Outcome, s Settled) {
+	if lost := len(outcomes) - s.Count; lost > 0 {
+		d.stats.lost.Add(int64(lost))
+		d.o.Logger.WarnContext(ctx, "outbox claims lost before they were settled", "count", lost)
+		if s.Count == 0 {
+			return
+		}
+	}
+	for i := range outcomes {
+		d.stats.settled(outcomes[i].To)
+	}
+}
+
+func (d *Dispatcher) release(ctx context.Context, token uuid.UUID, ids []uuid.UUID) {
+	if len(ids) == 0 {
+		return
+	}
+	n, err := d.o.Store.Release(ctx, token, ids)
+	d.stats.released.Add(int64(n))
+	if err != nil {
+		d.o.Logger.WarnContext(ctx, "outbox claims not released; they end with their lease", "count", len(ids), "error", err)
+	}
+}
+
+func (d *Dispatcher) noteTrouble(ctx context.Context, t taken, v verdict) {
+	if t.probe {
+		d.circuit.failedProbe(t.page.Messages[0].EventID)
+	}
+	if d.circuit.failuresInRow() == 1 {
+		d.o.Logger.WarnContext(ctx, "broker trouble: outbox circuit open", "code", v.code, "entries", len(t.page.Messages))
+	}
+	d.Wake() // Run sleeps until the probe
+}
+
+// noteSuccess closes the circuit, unless this page met trouble too, and makes
+// DEFERRED entries due: the oldest must not wait out their backoff while new ones pass.
+func (d *Dispatcher) noteSuccess(ctx context.Context, trouble bool, at time.Time) {
+	d.mu.Lock()
+	if at.After(d.lastAccepted) {
+		d.lastAccepted = at
+	}
+	d.mu.Unlock()
+	d.stats.succeeded(d.o.Now())
+	if trouble || !d.circuit.close() {
+		return
+	}
+	due, err := d.o.Store.MakeDeferredDue(ctx)
+	if err != nil {
+		d.o.Logger.WarnContext(ctx, "deferred entries wait out their backoff", "error", err)
+	}
+	d.o.Logger.InfoContext(ctx, "broker is back: outbox circuit closed", "deferred_made_due", due)
+	d.Wake()
+}

@@ -1,0 +1,241 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/counterfoil/counterfoil/internal/failpoint"
+)
+
+// SealerOptions configures a Sealer. The zero value works.
+type SealerOptions struct {
+	// Rows bounds a pass. Default 500.
+	Rows int
+	// Bytes bounds the payloads of a pass; a first event over it is sealed alone. Default 8 MiB.
+	Bytes int64
+}
+
+// Sealer gives committed events the next numbers of the owner's ledger: dense,
+// and for each resource in commit order. Writers never wait for it, a rollback
+// leaves no hole, and a slow transaction is numbered when it commits (BC-01)
+// and holds back nobody (BC-02).
+//
+// Any number of sealers may work on one database; they take turns. A crash at
+// any point leaves a pass done or undone as a whole.
+type Sealer struct {
+	db *pgxpool.Pool
+	o  SealerOptions
+
+	mu   sync.Mutex
+	mark sealMark
+}
+
+// NewSealer returns a Sealer for the ledger in db. It does no I/O.
+func NewSealer(db *pgxpool.Pool, o SealerOptions) (*Sealer, error) {
+	if db == nil {
+		return nil, errors.New("outbox: a Sealer needs a database")
+	}
+	if o.Rows < 0 || o.Bytes < 0 {
+		return nil, errors.New("outbox: SealerOptions: Rows and Bytes must not be negative")
+	}
+	o.Rows = defaulted(o.Rows, defaultRows)
+	o.Bytes = defaulted(o.Bytes, defaultBytes)
+	return &Sealer{db: db, o: o}, nil
+}
+
+// Seal is one pass: it numbers up to a page of committed events in the order of
+// their INSERT. With a claim the same update also takes the page for it, and the
+// claimed page is returned. It returns how many events it numbered, and whether
+// there may be more.
+//
+// Claim only if no older numbered entry waits: claims are taken in number order.
+// If ctx ends in the middle of the commit, the pass may have taken effect.
+func (s *Sealer) Seal(ctx context.Context, claim *ClaimRequest) (page Page, sealed int, more bool, err error) {
+	conn, err := s.db.Acquire(ctx)
+	if err != nil {
+		return Page{}, 0, false, fmt.Errorf("seal: %w", err)
+	}
+	defer conn.Release()
+
+	// Most passes find nothing, and then nobody need lock or flush anything.
+	var any bool
+	if err := conn.QueryRow(ctx, sqlUnsealed, s.markNow()).Scan(&any); err != nil {
+		return Page{}, 0, false, fmt.Errorf("look for unsealed events: %w", err)
+	}
+	if !any {
+		return Page{}, 0, false, nil
+	}
+	msgs, more, err := s.pass(ctx, conn, claim)
+	if err != nil {
+		rollback(ctx, conn)
+		return Page{}, 0, false, fmt.Errorf("seal: %w", err)
+	}
+	failpoint.Hit(failpoint.OutboxSealed)
+	if claim == nil {
+		return Page{}, len(msgs), more, nil
+	}
+	return Page{Token: claim.Token, Messages: msgs}, len(msgs), more, nil
+}
+
+// pass is the sealing transaction.
+func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimRequest) ([]Message, bool, error) {
+	rows, bytes := s.o.Rows, s.o.Bytes
+	if claim != nil {
+		rows, bytes = min(rows, claim.Rows), min(bytes, claim.Bytes)
+	}
+
+	// 1. Lock the ledger; then, in a new statement and so a new snapshot, read.
+	l, msgs, err := s.read(ctx, conn, rows, bytes)
+	if err != nil {
+		return nil, false, err
+	}
+
+	// 2. Number. The tree over LeafHash(id, payload) is extended here.
+	ids := make([][16]byte, len(msgs))
+	for i := range msgs {
+		msgs[i].LedgerID, msgs[i].LedgerSeq = l.id, l.head+int64(i)+1
+		ids[i] = msgs[i].EventID
+	}
+
+	// 3. Write numbers and head, each exactly as read; anything else rolls back.
+	if err := s.write(ctx, conn, l, ids, claim); err != nil {
+		return nil, false, err
+	}
+	if _, err := conn.Exec(ctx, sqlCommit); err != nil {
+		return nil, false, fmt.Errorf("commit: %w", err)
+	}
+	s.advance(l, msgs)
+	if claim != nil {
+		for i := range msgs {
+			msgs[i].ClaimCount = 1
+		}
+	}
+	return msgs, len(msgs) == rows || l.bytes > bytes/2, nil
+}
+
+// ledger is the locked ledger row, and what the pass must know of its snapshot.
+type ledger struct {
+	id    uuid.UUID
+	head  int64
+	xid   int64 // of the sealing transaction
+	xmin  int64 // the oldest transaction still running when the page was read
+	bytes int64 // payloads read
+}
+
+func (s *Sealer) read(ctx context.Context, conn *pgxpool.Conn, rows int, bytes int64) (ledger, []Message, error) {
+	var l ledger
+	var msgs []Message
+	batch := &pgx.Batch{}
+	batch.Queue(sqlBegin)
+	batch.Queue(sqlSync)
+	batch.Queue(sqlLockLedger).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(&l.id, &l.head, &l.xid)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errors.New("audit_ledger has no row: the migrations make it")
+		}
+		return err
+	})
+	batch.Queue(sqlReadUnsealed, s.markNow(), rows, bytes).Query(func(found pgx.Rows) error {
+		for found.Next() {
+			var m Message
+			if err := found.Scan(&m.EventID, &m.AppendNo, &m.EventType, &m.SchemaVersion, &m.Payload, &m.Traceparent,
+				&m.Tracestate, &m.Status, &m.MaxAttempts, &l.xmin); err != nil {
+				return err
+			}
+			l.bytes += int64(len(m.Payload))
+			msgs = append(msgs, m)
+		}
+		return found.Err()
+	})
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		return ledger{}, nil, fmt.Errorf("read unsealed events: %w", err)
+	}
+	return l, msgs, nil
+}
+
+func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, ids [][16]byte, claim *ClaimRequest) error {
+	var owner *string
+	var token *uuid.UUID
+	var lease *int64
+	if claim != nil {
+		us := claim.Lease.Microseconds()
+		owner, token, lease = &claim.Owner, &claim.Token, &us
+	}
+	want := int64(len(ids))
+	numbered, moved := int64(0), int64(0)
+	batch := &pgx.Batch{}
+	batch.Queue(sqlNumber, l.id, l.head, ids, owner, token, lease).Exec(count(&numbered))
+	batch.Queue(sqlMoveHead, want, l.head).Exec(count(&moved))
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("write numbers: %w", err)
+	}
+	if numbered != want || moved != 1 {
+		return fmt.Errorf("numbered %d of %d events and moved %d heads: someone changes the outbox under the lock", numbered, want, moved)
+	}
+	return nil
+}
+
+// sealMark is an append_no up to which every event is numbered or rolled back,
+// so that a pass need not walk the index entries of what is numbered, which a
+// held snapshot keeps from being removed.
+//
+// It may move to the last number of a pass only when nobody can still commit
+// below it: a transaction draws its id before its append_no, so one that drew
+// less is older than the transaction of a later pass, and once the oldest
+// running transaction is not older than that, it has ended. Moving it at once
+// would let version n+1 of a row pass a slow version n.
+type sealMark struct {
+	safe      int64
+	candidate int64 // 0: none
+	bound     int64 // 0: not known before the next pass
+}
+
+func (s *Sealer) markNow() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mark.safe
+}
+
+// advance is called with the result of a committed pass.
+func (s *Sealer) advance(l ledger, msgs []Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mark.pass(l.xid, l.xmin, msgs)
+}
+
+func (m *sealMark) pass(xid, xmin int64, msgs []Message) {
+	if m.candidate != 0 && m.bound == 0 {
+		m.bound = xid
+	}
+	if m.candidate != 0 && xmin >= m.bound {
+		m.safe = max(m.safe, m.candidate)
+		m.candidate, m.bound = 0, 0
+	}
+	if m.candidate == 0 && len(msgs) > 0 {
+		m.candidate, m.bound = msgs[len(msgs)-1].AppendNo, 0
+	}
+}
+
+// Run seals whenever there is something, for an owner whose events nobody
+// dispatches. A Dispatcher with a Sealer needs no Run. It returns nil when ctx
+// ends; database trouble is retried after the poll interval.
+func (s *Sealer) Run(ctx context.Context, poll time.Duration) error {
+	for ctx.Err() == nil {
+		_, _, more, err := s.Seal(ctx, nil)
+		if err == nil && more {
+			continue
+		}
+		wait(ctx, poll, nil)
+	}
+	return nil
+}
