@@ -23,6 +23,10 @@ base() {
 	git describe --tags --match 'v[0-9]*' --abbrev=0 2>/dev/null || true
 }
 
+if ! git rev-parse --git-dir >/dev/null 2>&1; then
+	echo "breaking: this is not a git checkout, nothing to compare with"
+	exit 0
+fi
 against=${1:-$(base)}
 if [ -z "$against" ]; then
 	echo "breaking: no release yet, nothing to compare with (try: make breaking AGAINST=HEAD~1)"

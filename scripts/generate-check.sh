@@ -7,12 +7,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# snapshot prints a checksum of each file that git knows or would add.
+# snapshot prints a checksum of each file of the tree but what git ignores.
 snapshot() {
-	git ls-files --cached --others --exclude-standard -z | sort -z |
-		while IFS= read -r -d '' file; do
-			if [ -f "$file" ]; then printf '%s\0' "$file"; fi
-		done | xargs -0 sha256sum
+	find . \( -name .git -o -path ./bin -o -path ./.dev \) -prune -o -type f ! -name '*.log' -print0 | sort -z | xargs -0 sha256sum
 }
 
 before=$(snapshot)
