@@ -39,6 +39,13 @@ func (c *circuit) failedProbe(id uuid.UUID) {
 	c.probed = id
 }
 
+// postpone puts off the next probe a little: there was nothing to probe with.
+func (c *circuit) postpone(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = now.Add(c.least)
+}
+
 // close closes the circuit and reports whether it was open.
 func (c *circuit) close() bool {
 	c.mu.Lock()

@@ -5,6 +5,7 @@ package outbox
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -53,6 +54,9 @@ func (d *Dispatcher) takeProbe(ctx context.Context, due bool) (taken, error) {
 	if err == nil && len(page.Messages) == 0 && req.Except != uuid.Nil {
 		req.Except = uuid.Nil
 		page, err = d.o.Store.Claim(ctx, req)
+	}
+	if len(page.Messages) == 0 {
+		d.circuit.postpone(d.o.Now())
 	}
 	d.stats.claimed.Add(int64(len(page.Messages)))
 	return taken{page: page, probe: true, again: more || len(page.Messages) > 0}, err
@@ -203,12 +207,11 @@ func (d *Dispatcher) noteSettled(ctx context.Context, outcomes []Outcome, s Sett
 	if lost := len(outcomes) - s.Count; lost > 0 {
 		d.stats.lost.Add(int64(lost))
 		d.o.Logger.WarnContext(ctx, "outbox claims lost before they were settled", "count", lost)
-		if s.Count == 0 {
-			return
-		}
 	}
 	for i := range outcomes {
-		d.stats.settled(outcomes[i].To)
+		if s.Count == len(outcomes) || slices.Contains(s.Kept, outcomes[i].EventID) {
+			d.stats.settled(outcomes[i].To)
+		}
 	}
 }
 

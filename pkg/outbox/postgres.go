@@ -190,7 +190,7 @@ func (p *Postgres) Settle(ctx context.Context, token uuid.UUID, outcomes []Outco
 	var s Settled
 	args := settleArgs(token, outcomes)
 	err := roundTrip(ctx, p.db, func(b *pgx.Batch) {
-		b.Queue(sqlSettle, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Count, &s.Time) })
+		b.Queue(sqlSettle, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Count, &s.Time, &s.Kept) })
 	})
 	if err != nil {
 		return Settled{}, fmt.Errorf("settle: %w", err)

@@ -156,7 +156,7 @@ WITH outcome AS (
     WHERE (was, status) <> ('PENDING', 'DELIVERED')
     GROUP BY ledger_id, was, status, code, CASE WHEN ledger_seq IS NULL THEN event_id END
 )
-SELECT count(*), statement_timestamp() FROM settled`
+SELECT count(*), statement_timestamp(), CASE WHEN count(*) < cardinality($2) THEN array_agg(event_id) END FROM settled`
 
 	// SKIP LOCKED: what someone holds is being settled, and this must wait for nobody.
 	sqlMakeDeferredDue = `

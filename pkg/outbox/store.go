@@ -118,6 +118,8 @@ func CheckOutcomes(outcomes []Outcome) error {
 type Settled struct {
 	// Count is how many entries were written.
 	Count int
+	// Kept names them if they are fewer than asked; nil if they are all.
+	Kept []uuid.UUID
 	// Time is the store's clock at the write.
 	Time time.Time
 }

@@ -59,6 +59,9 @@ func (d *Dispatcher) judge(t taken, results []Result, panicked, stopping bool) v
 		return v
 	}
 	v.trouble, v.code = true, results[troubled[0]].Fault.Code
+	if v.accepted > 0 {
+		d.circuit.close() // it did take something: begin with a short pause again
+	}
 	pause := d.circuit.trip(d.o.Now())
 	for _, i := range troubled {
 		v.outcomes = append(v.outcomes, Outcome{
