@@ -115,11 +115,11 @@ func TestLockEndsWithItsTransaction(t *testing.T) {
 	url := urlOf(t, emptyDatabase(t, "auth"), "auth_owner")
 	pooled, err := sql.Open("pgx", url)
 	must(t, err)
-	defer pooled.Close() //nolint:errcheck // nothing is written
+	defer pooled.Close()
 	pooled.SetMaxOpenConns(1)
 	other, err := sql.Open("pgx", url)
 	must(t, err)
-	defer other.Close() //nolint:errcheck // nothing is written
+	defer other.Close()
 
 	held, err := migrations.TryLock(t.Context(), pooled)
 	must(t, err)
@@ -144,7 +144,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 	name := emptyDatabase(t, "auth")
 	db, err := sql.Open("pgx", urlOf(t, name, "auth_owner"))
 	must(t, err)
-	defer db.Close() //nolint:errcheck // nothing is written
+	defer db.Close()
 	held, err := migrations.TryLock(t.Context(), db)
 	must(t, err)
 

@@ -81,7 +81,7 @@ func dropLater(t *testing.T, what string) {
 		t.Errorf("connect to drop %s: %v", what, err)
 		return
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the drop tells
+	defer conn.Close(ctx)
 	if _, err := conn.Exec(ctx, "DROP "+what); err != nil {
 		t.Errorf("drop %s: %v", what, err)
 	}
@@ -155,6 +155,22 @@ func query[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	return v
 }
 
+// pairs runs a statement that returns names with a text each.
+func pairs(t *testing.T, conn *pgx.Conn, sql string, args ...any) map[string]string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), sql, args...)
+	must(t, err)
+	defer rows.Close()
+	all := map[string]string{}
+	for rows.Next() {
+		var name, text string
+		must(t, rows.Scan(&name, &text))
+		all[name] = text
+	}
+	must(t, rows.Err())
+	return all
+}
+
 // refused runs a statement that must fail with the SQLSTATE.
 func refused(t *testing.T, conn *pgx.Conn, code, sql string, args ...any) {
 	t.Helper()
@@ -166,8 +182,7 @@ func refused(t *testing.T, conn *pgx.Conn, code, sql string, args ...any) {
 
 // sqlState returns the code of an error, or "".
 func sqlState(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pgErr.Code
 	}
 	return ""

@@ -78,14 +78,9 @@ func TestFiveOutboxIndexes(t *testing.T) {
 		"audit_outbox_version_key":  "UNIQUE (resource_type, resource_id, resource_version) WHERE (resource_version IS NOT NULL)",
 	}
 	for _, owner := range []string{"auth", "app"} {
-		got := map[string]string{}
-		rows, err := root(t, migrated(t, owner)).Query(t.Context(), `
+		got := pairs(t, root(t, migrated(t, owner)), `
 			SELECT indexname, CASE WHEN indexdef LIKE '%UNIQUE%' THEN 'UNIQUE ' ELSE '' END || split_part(indexdef, 'btree ', 2)
 			FROM pg_indexes WHERE tablename = 'audit_outbox'`)
-		must(t, err)
-		var name, def string
-		_, err = pgx.ForEachRow(rows, []any{&name, &def}, func() error { got[name] = def; return nil })
-		must(t, err)
 		if !maps.Equal(got, want) {
 			t.Errorf("%s: %v\nwant %v", owner, got, want)
 		}

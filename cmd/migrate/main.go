@@ -24,6 +24,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 
@@ -101,16 +102,18 @@ func status(ctx context.Context, env environment, owner string, stdout io.Writer
 	if err != nil {
 		return err
 	}
-	table := tabwriter.NewWriter(stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "FILE\tAPPLIED")
+	var text strings.Builder
+	text.WriteString("FILE\tAPPLIED\n")
 	for _, s := range states {
 		applied := "pending"
 		if s.Applied {
 			applied = s.AppliedAt.UTC().Format("2006-01-02T15:04:05Z")
 		}
-		fmt.Fprintf(table, "%s\t%s\n", s.File, applied)
+		text.WriteString(s.File + "\t" + applied + "\n")
 	}
-	if err := table.Flush(); err != nil {
+	table := tabwriter.NewWriter(stdout, 0, 8, 2, ' ', 0)
+	_, err = io.WriteString(table, text.String())
+	if err := errors.Join(err, table.Flush()); err != nil {
 		return fmt.Errorf("print status: %w", err)
 	}
 	return nil

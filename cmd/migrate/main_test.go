@@ -100,7 +100,7 @@ func drop(t *testing.T, super, database string) {
 		t.Errorf("connect to drop: %v", err)
 		return
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the drop tells
+	defer conn.Close(ctx)
 	if _, err := conn.Exec(ctx, "DROP DATABASE IF EXISTS "+database+" WITH (FORCE)"); err != nil {
 		t.Errorf("drop: %v", err)
 	}

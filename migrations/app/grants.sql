@@ -29,7 +29,7 @@ GRANT SELECT ON goose_db_version TO app_service;
 -- remove what it appended.
 GRANT SELECT ON audit_outbox TO app_service;
 GRANT INSERT (event_id, occur_time, resource_version, schema_version, event_type, operation, resource_type,
-    resource_id, traceparent, tracestate, payload, max_attempts) ON audit_outbox TO app_service;
+    resource_id, traceparent, tracestate, payload) ON audit_outbox TO app_service;
 GRANT UPDATE (ledger_id, ledger_seq, next_attempt_at, attempts, claim_count, redelivery_count, status, claim_owner,
     claim_token, claimed_at, claim_expires_at, delivered_at, provider_name, provider_record_id, last_error_code,
     last_error_at, dead_letter_reason) ON audit_outbox TO app_service;

@@ -330,8 +330,6 @@ GRANT UPDATE(next_attempt_at) ON TABLE public.audit_outbox TO app_service;
 
 GRANT UPDATE(attempts) ON TABLE public.audit_outbox TO app_service;
 
-GRANT INSERT(max_attempts) ON TABLE public.audit_outbox TO app_service;
-
 GRANT UPDATE(claim_count) ON TABLE public.audit_outbox TO app_service;
 
 GRANT UPDATE(redelivery_count) ON TABLE public.audit_outbox TO app_service;
