@@ -1,0 +1,63 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+
+	authv1 "github.com/counterfoil/counterfoil/proto/counterfoil/auth/v1"
+)
+
+type authServer struct {
+	authv1.UnimplementedAuthServiceServer
+	API
+}
+
+// Login implements AuthService.
+func (s authServer) Login(ctx context.Context, r *authv1.LoginRequest) (*authv1.LoginResponse, error) {
+	tokens, user, session, err := s.Auth.Login(ctx, r.GetEmail(), r.GetPassword())
+	if err != nil {
+		return nil, err
+	}
+	return &authv1.LoginResponse{Tokens: tokensMessage(tokens), User: userMessage(user), Session: sessionMessage(session)}, nil
+}
+
+// Refresh implements AuthService.
+func (s authServer) Refresh(ctx context.Context, r *authv1.RefreshRequest) (*authv1.RefreshResponse, error) {
+	tokens, err := s.Auth.Refresh(ctx, r.GetRefreshToken())
+	if err != nil {
+		return nil, err
+	}
+	return &authv1.RefreshResponse{Tokens: tokensMessage(tokens)}, nil
+}
+
+// Logout implements AuthService.
+func (s authServer) Logout(ctx context.Context, _ *authv1.LogoutRequest) (*authv1.LogoutResponse, error) {
+	if err := s.Auth.Logout(ctx); err != nil {
+		return nil, err
+	}
+	return &authv1.LogoutResponse{}, nil
+}
+
+// GetSelf implements AuthService.
+func (s authServer) GetSelf(ctx context.Context, _ *authv1.GetSelfRequest) (*authv1.GetSelfResponse, error) {
+	user, session, err := s.Auth.GetSelf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &authv1.GetSelfResponse{User: userMessage(user), Session: sessionMessage(session)}, nil
+}
+
+// ChangePassword implements AuthService.
+func (s authServer) ChangePassword(ctx context.Context, r *authv1.ChangePasswordRequest) (*authv1.ChangePasswordResponse, error) {
+	key, err := s.key(ctx, authv1.AuthService_ChangePassword_FullMethodName, r)
+	if err != nil {
+		return nil, err
+	}
+	user, err := s.Auth.ChangePassword(ctx, key, r.GetCurrentPassword(), r.GetNewPassword())
+	if err != nil {
+		return nil, err
+	}
+	return &authv1.ChangePasswordResponse{User: userMessage(user)}, nil
+}
