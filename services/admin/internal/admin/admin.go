@@ -10,51 +10,58 @@
 package admin
 
 import (
-	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/counterfoil/counterfoil/pkg/inbox"
 )
 
 // Service is Admin's operations. It is safe for concurrent use.
 type Service struct {
-	db     *pgxpool.Pool
-	inbox  *inbox.Postgres
-	events events
-	log    *slog.Logger
-	missed func(ctx context.Context)
+	db      *pgxpool.Pool
+	inbox   *inbox.Postgres
+	streams map[string]Stream
+	events  events
+	log     *slog.Logger
+	missed  metric.Int64Counter
 }
 
-// Options are what a Service needs. All fields but Now, NewID and Unrecorded are required.
+// Options are what a Service needs. All fields but Now and NewID are required.
 type Options struct {
 	DB    *pgxpool.Pool
 	Inbox *inbox.Postgres
-	Log   *slog.Logger
+	// Streams tells the reading positions, by owner.
+	Streams map[string]Stream
+	Log     *slog.Logger
+	Meter   metric.Meter
 	// Now tells the time of Admin's own events; default time.Now.
 	Now func() time.Time
 	// NewID makes the ids of Admin's own events: UUIDv7. Default uuid.NewV7.
 	NewID func() (uuid.UUID, error)
-	// Unrecorded is called when a listing or a refusal could not be recorded; default: nothing.
-	Unrecorded func(ctx context.Context)
 }
 
 // New returns a Service.
-func New(o Options) *Service {
-	s := &Service{db: o.DB, inbox: o.Inbox, log: o.Log, missed: o.Unrecorded, events: events{now: o.Now, newID: o.NewID}}
+func New(o Options) (*Service, error) {
+	missed, err := o.Meter.Int64Counter("audit_unrecorded",
+		metric.WithDescription("Listings served and calls refused of which no record could be written."))
+	if err != nil {
+		return nil, fmt.Errorf("make counter: %w", err)
+	}
+	s := &Service{
+		db: o.DB, inbox: o.Inbox, streams: o.Streams, log: o.Log, missed: missed, events: events{now: o.Now, newID: o.NewID},
+	}
 	if s.events.now == nil {
 		s.events.now = time.Now
 	}
 	if s.events.newID == nil {
 		s.events.newID = uuid.NewV7
 	}
-	if s.missed == nil {
-		s.missed = func(context.Context) {}
-	}
-	return s
+	return s, nil
 }
 
 // Caller is who asks, and from where, as it goes into Admin's own events.

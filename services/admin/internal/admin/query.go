@@ -75,7 +75,7 @@ func (s *Service) viewed(ctx context.Context, c Caller, filter string) {
 		err = s.recordAlone(ctx, event)
 	}
 	if err != nil {
-		s.missed(ctx)
+		s.missed.Add(ctx, 1)
 		s.log.ErrorContext(ctx, "a listing was served without a record of it", "error", err)
 	}
 }

@@ -81,7 +81,7 @@ func (s *Service) Refused(ctx context.Context, c Caller, method, reason string) 
 		err = s.recordAlone(ctx, event)
 	}
 	if err != nil {
-		s.missed(ctx)
+		s.missed.Add(ctx, 1)
 		s.log.ErrorContext(ctx, "a refused call was not recorded", "method", method, "error", err)
 	}
 }

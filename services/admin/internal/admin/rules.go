@@ -77,12 +77,7 @@ func roleGranted(e *auditv1.AuditEvent) (string, bool) {
 	if e.GetResource().GetType() != "role_grant" || e.GetOperation() != auditv1.Operation_OPERATION_CREATE || !succeeded(e) {
 		return "", false
 	}
-	for _, change := range e.GetChanges() {
-		if change.GetField() == "role" && slices.Contains(privilegedRoles(), change.GetNewValue().GetPlain()) {
-			return resourceID(e, "user"), true
-		}
-	}
-	return "", false
+	return resourceID(e, "user"), slices.Contains(privilegedRoles(), e.GetMetadata()["role"])
 }
 
 func privilegedRoles() []string { return []string{"admin", "auditor", "operator"} }

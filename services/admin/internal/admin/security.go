@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/counterfoil/counterfoil/pkg/inbox"
@@ -25,39 +26,39 @@ const SecurityConsumer = "security-alerts"
 // events in the inbox without a change of subscription.
 func WatchesSecurity(owner, _ string) bool { return owner == ownerAuth }
 
-// Watch notes what in a batch speaks to a rule and raises the alerts that follow. It is the handler of SecurityConsumer.
+// Watch returns the handler of SecurityConsumer. It notes what in a batch speaks to a rule and raises the alerts that follow,
+// with ids that newID makes.
 //
 // It counts its own notes, unique by (rule, event), and alerts are unique by (rule, first event): running it again
 // raises nothing twice. Two batches that concern one subject take turns, in whatever worker they run: each would
 // otherwise count without the other's uncommitted notes, and a threshold could be stepped over unseen.
-func (s *Service) Watch(ctx context.Context, tx pgx.Tx, batch []inbox.Event) error {
-	seen := observe(batch)
-	if len(seen) == 0 {
-		return nil
-	}
-	db := store.New(tx)
-	if err := db.LockKeys(ctx, lockKeys(seen)); err != nil {
-		return err
-	}
-	fresh, err := db.InsertObservations(ctx, seen)
-	if err != nil || len(fresh) == 0 {
-		return err
-	}
-	open, err := db.UncoveredObservations(ctx, windows(fresh))
-	if err != nil {
-		return err
-	}
-	alerts := append(singles(fresh), bursts(open)...)
-	if len(alerts) == 0 {
-		return nil
-	}
-	for i := range alerts {
-		if alerts[i].ID, err = s.events.newID(); err != nil {
-			return fmt.Errorf("make alert id: %w", err)
+func Watch(newID func() (uuid.UUID, error)) inbox.Handler {
+	return func(ctx context.Context, tx pgx.Tx, batch []inbox.Event) error {
+		seen := observe(batch)
+		if len(seen) == 0 {
+			return nil
 		}
+		db := store.New(tx)
+		if err := db.LockKeys(ctx, lockKeys(seen)); err != nil {
+			return err
+		}
+		fresh, err := db.InsertObservations(ctx, seen)
+		if err != nil || len(fresh) == 0 {
+			return err
+		}
+		open, err := db.UncoveredObservations(ctx, windows(fresh))
+		if err != nil {
+			return err
+		}
+		alerts := append(singles(fresh), bursts(open)...)
+		for i := range alerts {
+			if alerts[i].ID, err = newID(); err != nil {
+				return fmt.Errorf("make alert id: %w", err)
+			}
+		}
+		_, err = db.InsertAlerts(ctx, alerts)
+		return err
 	}
-	_, err = db.InsertAlerts(ctx, alerts)
-	return err
 }
 
 // observe asks every rule about every event.
@@ -168,9 +169,4 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// Alerts returns the newest alerts after the cursor, newest first; rule "" stands for any.
-func (s *Service) Alerts(ctx context.Context, rule string, after store.AlertCursor, limit int) ([]store.Alert, error) {
-	return store.New(s.db).ListAlerts(ctx, rule, after, limit)
 }

@@ -155,6 +155,3 @@ func (s *Service) Poison(ctx context.Context, id uuid.UUID) (inbox.Poison, error
 	}
 	return p, err
 }
-
-// Status returns the counts of the inbox.
-func (s *Service) Status(ctx context.Context) (inbox.Status, error) { return s.inbox.Status(ctx) }
