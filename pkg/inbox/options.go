@@ -69,18 +69,21 @@ type BridgeOptions struct {
 	Jitter func() float64
 }
 
-// Takeover is what one page brought.
+// Takeover is what one page brought, counted by entry.
 type Takeover struct {
 	Owner       string
+	Stream      string
 	LastEntryID string
-	Received    int // new events
-	Renumbered  int // known events, same bytes, under another number
-	Duplicates  int // known number, event and bytes
-	Parked      int
-	Forged      int
-	Conflicts   int
-	Checkpoints int
-	Deleted     int // entries that were deleted from the stream before they were taken over
+	Received    int64 // new events
+	Renumbered  int64 // known events, same bytes, under another number
+	Duplicates  int64 // known number, event and bytes
+	Parked      int64
+	Forged      int64
+	Conflicts   int64
+	Checkpoints int64
+	Deleted     int64 // deleted from the stream before they were taken over
+	// PoisonReasons counts parked, forged and conflicting entries by reason.
+	PoisonReasons map[string]int64
 }
 
 // Scaled returns o with its defaults filled and every duration divided by factor, for tests that

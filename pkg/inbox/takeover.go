@@ -1,0 +1,265 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/counterfoil/counterfoil/pkg/envelope"
+)
+
+// errRaced says that another owner's takeover wrote one of this page's rows at the same moment. The
+// page is taken again, and then sees it.
+var errRaced = errors.New("inbox: another owner's takeover wrote one of these rows at the same time")
+
+// takeOver commits a page: the one transaction after which its events are the receiver's. The
+// verdicts of the page are final in it, since it begins by locking the owner's position.
+func (b *Bridge) takeOver(ctx context.Context, entries []Entry) (Takeover, error) {
+	page := make([]checked, len(entries))
+	for i, e := range entries {
+		page[i] = b.check(e)
+	}
+	var t Takeover
+	err := inTx(ctx, b.o.DB, b.begin, func(tx pgx.Tx) error {
+		r, err := b.lookUp(ctx, tx, page)
+		if err != nil {
+			return err
+		}
+		r.decide(b.o.Owner, page)
+		t = b.tally(page)
+		for i := range page {
+			if page[i].verdict == isCheckpoint && b.o.Checkpoint != nil {
+				if err := b.o.Checkpoint(ctx, tx, page[i].env); err != nil {
+					return fmt.Errorf("checkpoint: %w", err)
+				}
+			}
+		}
+		return b.store(ctx, tx, page, t)
+	})
+	if err != nil {
+		return t, err
+	}
+	for i := range page {
+		if v := page[i].verdict; v == isEvent || v == isRenumbered {
+			b.ownLedgers[page[i].env.LedgerID] = true // it has a number of this owner, and always will
+		}
+	}
+	return t, nil
+}
+
+// tally counts a page's verdicts.
+func (b *Bridge) tally(page []checked) Takeover {
+	t := Takeover{Owner: b.o.Owner, Stream: b.o.Stream, PoisonReasons: map[string]int64{}}
+	for i := range page {
+		c := &page[i]
+		t.LastEntryID = laterID(t.LastEntryID, c.entryID)
+		switch c.verdict {
+		case isEvent:
+			if c.reason != "" {
+				t.Parked++
+			} else {
+				t.Received++
+			}
+		case isForged:
+			t.Forged++
+		case isCheckpoint:
+			t.Checkpoints++
+		case isDuplicate:
+			t.Duplicates++
+		case isRenumbered:
+			t.Renumbered++
+		case isConflict:
+			t.Conflicts++
+		}
+		if _, ok := c.poison(); ok {
+			t.PoisonReasons[c.reason]++
+		}
+	}
+	return t
+}
+
+// lookUp locks the owner's position and reads, in statements after it, what is on record.
+func (b *Bridge) lookUp(ctx context.Context, tx pgx.Tx, page []checked) (record, error) {
+	r := record{byNumber: map[numbered]held{}, byEvent: map[uuid.UUID]held{}, foreign: map[uuid.UUID]bool{}}
+	var events, ledgers [][16]byte
+	var seqs []int64
+	var unknown []uuid.UUID
+	for i := range page {
+		if c := &page[i]; c.verdict == isEvent {
+			events = append(events, c.env.EventID)
+			ledgers, seqs = append(ledgers, c.env.LedgerID), append(seqs, c.env.LedgerSeq)
+			if !b.ownLedgers[c.env.LedgerID] && !slices.Contains(unknown, c.env.LedgerID) {
+				unknown = append(unknown, c.env.LedgerID)
+			}
+		}
+	}
+	var batch pgx.Batch
+	locked := false
+	batch.Queue(sqlLockPosition, b.o.Owner).QueryRow(func(row pgx.Row) error {
+		var last string
+		locked = true
+		return row.Scan(&last)
+	})
+	if len(events) > 0 {
+		batch.Queue(sqlHeldEvents, events).Query(r.scan)
+		batch.Queue(sqlHeldNumbers, ledgers, seqs).Query(r.scan)
+	}
+	for _, id := range unknown {
+		batch.Queue(sqlLedgerOwner, [16]byte(id)).QueryRow(func(row pgx.Row) error {
+			var owner string
+			err := row.Scan(&owner)
+			r.foreign[id] = err == nil && owner != b.o.Owner
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
+			return err
+		})
+	}
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return r, fmt.Errorf("lock position and look up: %w", err)
+	}
+	if !locked {
+		return r, errors.New("inbox: no position row to lock")
+	}
+	return r, nil
+}
+
+func (r record) scan(rows pgx.Rows) error {
+	for rows.Next() {
+		var at numbered
+		var h held
+		var leaf []byte
+		if err := rows.Scan(&at.ledger, &at.seq, &h.event, &leaf, &h.owner); err != nil {
+			return err
+		}
+		copy(h.leaf[:], leaf)
+		r.byNumber[at] = h
+		if old, ok := r.byEvent[h.event]; !ok || old == h {
+			r.byEvent[h.event] = h
+		}
+	}
+	return rows.Err()
+}
+
+// store writes a decided page in one round trip, rows in the order of event ids.
+func (b *Bridge) store(ctx context.Context, tx pgx.Tx, page []checked, t Takeover) error {
+	slices.SortStableFunc(page, func(x, y checked) int { return bytes.Compare(x.env.EventID[:], y.env.EventID[:]) })
+	var batch pgx.Batch
+	entries := newEntryColumns(page)
+	queueCounted(&batch, len(entries.events), sqlInsertLedger, entries.ledgers, entries.seqs, entries.events, entries.leaves, b.o.Owner)
+	events := usable(page)
+	queueEvents(&batch, b.o.Owner, events)
+	for _, s := range b.o.Catalog.Subscriptions {
+		if ids := wanted(s, b.o.Owner, events); len(ids) > 0 {
+			batch.Queue(sqlInsertInbox, ids, s.Consumer)
+		}
+	}
+	for _, p := range collectPoison(page) {
+		queuePoison(&batch, b.o, p)
+	}
+	batch.Queue(sqlMovePosition, b.o.Owner, b.o.Stream, t.LastEntryID, t.Received)
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("take over: %w", err)
+	}
+	return nil
+}
+
+// queueCounted queues an insert that must write n rows.
+func queueCounted(batch *pgx.Batch, n int, sql string, args ...any) {
+	if n == 0 {
+		return
+	}
+	batch.Queue(sql, args...).Exec(func(tag commandTag) error {
+		if tag.RowsAffected() != int64(n) {
+			return errRaced
+		}
+		return nil
+	})
+}
+
+// entryColumns are the columns of new ledger entries.
+type entryColumns struct {
+	ledgers, events [][16]byte
+	seqs            []int64
+	leaves          [][]byte
+}
+
+func newEntryColumns(page []checked) entryColumns {
+	var e entryColumns
+	for i := range page {
+		if c := &page[i]; c.verdict == isEvent || c.verdict == isRenumbered {
+			e.ledgers, e.seqs = append(e.ledgers, c.env.LedgerID), append(e.seqs, c.env.LedgerSeq)
+			e.events, e.leaves = append(e.events, c.env.EventID), append(e.leaves, c.leaf[:])
+		}
+	}
+	return e
+}
+
+// usable returns the new events that consumers get.
+func usable(page []checked) []*checked {
+	var out []*checked
+	for i := range page {
+		if c := &page[i]; c.verdict == isEvent && c.reason == "" {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func wanted(s Subscription, owner string, events []*checked) [][16]byte {
+	var ids [][16]byte
+	for _, c := range events {
+		if s.Wants == nil || s.Wants(owner, c.env.EventType) {
+			ids = append(ids, c.env.EventID)
+		}
+	}
+	return ids
+}
+
+// queueEvents queues the insert of the events' content.
+func queueEvents(batch *pgx.Batch, owner string, events []*checked) {
+	n := len(events)
+	ids, ledgers := make([][16]byte, n), make([][16]byte, n)
+	seqs, versions := make([]int64, n), make([]int32, n)
+	types, entries, parents, states := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	payloads := make([][]byte, n)
+	for i, c := range events {
+		ids[i], ledgers[i], seqs[i], versions[i] = c.env.EventID, c.env.LedgerID, c.env.LedgerSeq, c.env.SchemaVersion
+		types[i], entries[i], parents[i], states[i] = c.env.EventType, c.entryID, c.env.Traceparent, c.env.Tracestate
+		payloads[i] = c.env.Payload
+	}
+	queueCounted(batch, n, sqlInsertEvents, ids, ledgers, seqs, versions, types, entries, parents, states, owner, payloads)
+}
+
+// queuePoison queues one distinct content. What it says of itself is stored only as far as columns can hold it.
+func queuePoison(batch *pgx.Batch, o BridgeOptions, p poisoned) {
+	env := p.of.env
+	var event, ledger *uuid.UUID
+	var seq *int64
+	if p.kind == Forged {
+		if id, err := uuid.Parse(fieldText(p.of.values[envelope.FieldEventID])); err == nil {
+			event = &id
+		}
+	} else {
+		event, ledger, seq = &env.EventID, &env.LedgerID, &env.LedgerSeq
+	}
+	claimed, _ := p.of.values[envelope.FieldEventType].(string)
+	batch.Queue(sqlInsertPoison, o.Stream, p.hash[:], string(p.kind), p.reason, o.Owner, event, ledger, seq,
+		claimedText(claimed, 128), p.first, p.last, p.seen, p.raw, p.size)
+}
+
+// laterID returns the later of two entry ids, which are pairs of numbers and not texts.
+func laterID(a, b string) string {
+	if compareIDs(a, b) < 0 {
+		return b
+	}
+	return a
+}

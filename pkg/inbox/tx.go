@@ -1,0 +1,110 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// patience is what a rollback, a mark with its commit, or a give-back may take when the caller's
+// context has ended already: the work is short and worth finishing.
+const patience = 10 * time.Second
+
+// begin returns the statement that opens each transaction. The isolation is named whatever the
+// role's default is (40001 is nobody's failure here, BC-10); the time-outs make a stopped process
+// free its locks; plans are made for the arrays at hand, since a plan made on an empty table
+// stays a sequential scan.
+func begin(lock, idle time.Duration, synchronous bool) string {
+	commit := "on"
+	if !synchronous {
+		commit = "off"
+	}
+	return fmt.Sprintf(`begin isolation level read committed;
+set local lock_timeout = %d; set local idle_in_transaction_session_timeout = %d;
+set local synchronous_commit = %s; set local plan_cache_mode = force_custom_plan`,
+		millis(lock), millis(idle), commit)
+}
+
+func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }
+
+// inTx runs fn in one transaction. A panic in fn rolls back and goes on.
+func inTx(ctx context.Context, db *pgxpool.Pool, beginSQL string, fn func(tx pgx.Tx) error) error {
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{BeginQuery: beginSQL})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer rollback(ctx, tx)
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// rollback ends tx if it is still open. If even that fails, pgx closes the connection, which rolls back.
+func rollback(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	_ = tx.Rollback(ctx)
+}
+
+// trouble says that err is the database's own and nobody's attempt: SQLSTATE classes 08, 40, 53, 57
+// and 58, the codes 55P03, 25006 and 25P03, and a connection that could not be made or broke.
+func trouble(err error) bool {
+	var p *pgconn.PgError
+	if errors.As(err, &p) {
+		switch p.Code {
+		case "55P03", "25006", "25P03":
+			return true
+		}
+		switch p.Code[:min(2, len(p.Code))] {
+		case "08", "40", "53", "57", "58":
+			return true
+		}
+		return false
+	}
+	return disconnected(err)
+}
+
+// disconnected says that the connection was not there or went away.
+func disconnected(err error) bool {
+	var p *pgconn.PgError
+	if errors.As(err, &p) {
+		return strings.HasPrefix(p.Code, "08") || strings.HasPrefix(p.Code, "57P")
+	}
+	var connect *pgconn.ConnectError
+	if errors.As(err, &connect) {
+		return true
+	}
+	// A deadline is a net.Error too: a context that ended says nothing about the database.
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err)
+}
+
+// guardedTx is the transaction that a handler gets: ending it is the package's part.
+type guardedTx struct{ pgx.Tx }
+
+var errHandlerEnds = errors.New("inbox: a handler must not commit or roll back its transaction")
+
+// Commit refuses.
+func (guardedTx) Commit(context.Context) error { return errHandlerEnds }
+
+// Rollback refuses.
+func (guardedTx) Rollback(context.Context) error { return errHandlerEnds }
