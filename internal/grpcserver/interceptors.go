@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/counterfoil/counterfoil/internal/apperr"
@@ -65,6 +66,10 @@ func (s *Server) streamErrors(srv any, ss grpc.ServerStream, _ *grpc.StreamServe
 
 // answer maps err to what the caller sees and logs what the caller must not see: the one place that does either.
 func (s *Server) answer(ctx context.Context, err error) error {
+	info := RequestInfo(ctx)
+	if _, ok := status.FromError(err); ok && infrastructure(info.Method) {
+		return err // gRPC's own services answer in statuses
+	}
 	err = s.cfg.Translate(err)
 	answer := apperr.ToStatus(err, s.cfg.Domain)
 	level := slog.LevelDebug
@@ -74,7 +79,6 @@ func (s *Server) answer(ctx context.Context, err error) error {
 	case codes.Unavailable:
 		level = slog.LevelWarn
 	}
-	info := RequestInfo(ctx)
 	attrs := []slog.Attr{
 		slog.String("method", info.Method), slog.String("code", answer.Code().String()),
 		slog.String("correlation_id", info.CorrelationID), slog.String("error", err.Error()),

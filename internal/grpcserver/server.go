@@ -244,7 +244,8 @@ func (s *Server) announce() {
 
 // Run serves until ctx ends, then stops in order: health says NOT_SERVING, no new call is taken, calls in progress
 // finish; streams are cancelled with UNAVAILABLE after half the grace period; after all of it every connection is
-// closed (BC-69). A stop is nil; an error is that of the listener. Run may be called once.
+// closed, and a handler that still runs is left behind (BC-69). A stop is nil; an error is that of the listener. Run may
+// be called once.
 func (s *Server) Run(ctx context.Context) error {
 	s.announce()
 	failed := make(chan error, 1)
@@ -263,13 +264,23 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
+// stop does not wait for GracefulStop for ever: that waits for handlers, even for those whose connection Stop has cut.
 func (s *Server) stop() {
 	s.health.Shutdown()
 	close(s.draining)
 	cut := time.AfterFunc(s.cfg.Grace/2, func() { s.cut(errDraining) })
 	defer cut.Stop()
-	force := time.AfterFunc(s.cfg.Grace, s.server.Stop)
+	defer s.cut(errDraining)
+	force := time.NewTimer(s.cfg.Grace)
 	defer force.Stop()
-	s.server.GracefulStop() // returns when calls are done, or when Stop has closed their connections
-	s.cut(errDraining)
+	graceful := make(chan struct{})
+	go func() {
+		defer close(graceful)
+		s.server.GracefulStop()
+	}()
+	select {
+	case <-graceful:
+	case <-force.C:
+		s.server.Stop()
+	}
 }
