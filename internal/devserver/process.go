@@ -221,6 +221,12 @@ func onExit(script string) (dismiss func(), err error) {
 	}), nil
 }
 
+// KillGroupOnExit has a process group killed when this process ends, however it ends: for children that themselves have
+// children which the kernel's death signal would not reach. dismiss ends the watch; call it once the group is gone.
+func KillGroupOnExit(pgid int) (dismiss func(), err error) {
+	return onExit("kill -KILL -" + strconv.Itoa(pgid))
+}
+
 // alive tells whether a process exists and is not just waiting to be reaped.
 func alive(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {

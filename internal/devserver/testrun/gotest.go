@@ -36,6 +36,11 @@ func goTest(ctx context.Context, args []string, race bool, postgres string, rep 
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start go test: %w", err)
 	}
+	dismiss, err := devserver.KillGroupOnExit(cmd.Process.Pid)
+	if err != nil {
+		return errors.Join(err, cmd.Cancel(), cmd.Wait())
+	}
+	defer dismiss()
 	readErr := rep.read(stdout)
 	err = cmd.Wait()
 	if ctx.Err() != nil {
