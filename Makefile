@@ -34,6 +34,7 @@ build: ## all binaries into bin/
 
 test: bin/testrun ## all tests on real Postgres and Redis, with -race (PKG=./pkg/... for a part, RUN=Regexp for some)
 	bin/testrun $(if $(RUN),-run '$(RUN)') $(PKG)
+	$(if $(filter ./...,$(PKG)),bin/testrun -tags failpoints ./internal/failpoint)
 
 test-short: ## only the tests that need no server
 	$(GO) test -short $(PKG)
