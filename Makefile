@@ -33,8 +33,8 @@ build: ## all binaries into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/... ./services/...
 
 test: bin/testrun ## all tests on real Postgres and Redis, with -race (PKG=./pkg/... for a part, RUN=Regexp for some)
-	bin/testrun $(if $(RUN),-run '$(RUN)') $(PKG)
 	$(if $(filter ./...,$(PKG)),bin/testrun -tags failpoints ./internal/failpoint)
+	bin/testrun $(if $(RUN),-run '$(RUN)') $(PKG)
 
 test-short: ## only the tests that need no server
 	$(GO) test -short $(PKG)
