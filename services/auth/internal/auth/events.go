@@ -46,8 +46,9 @@ const (
 	ActionSessionDeleted     = "auth.session.deleted" // with its user
 	ActionLoginPolicyCreated = "auth.login_policy.created"
 	ActionLoginPolicyUpdated = "auth.login_policy.updated"
-	actionLoginFailed        = "auth.login.failed" // wrong password or unknown address
-	actionLoginDenied        = "auth.login.denied" // locked, disabled, or from a network that is not allowed
+	ActionOutboxRequeued     = "auth.outbox.requeued" // no version
+	actionLoginFailed        = "auth.login.failed"    // wrong password or unknown address
+	actionLoginDenied        = "auth.login.denied"    // locked, disabled, or from a network that is not allowed
 )
 
 // Attempt is an operation that was refused (outcome DENIED) or failed (FAILED). Its events carry a reason code, the
@@ -77,7 +78,7 @@ var (
 	TryRevokeSessions    = Attempt{"auth.session.revoke_all_refused", auditv1.Operation_OPERATION_UPDATE, "user"}
 	TryUpdateLoginPolicy = Attempt{"auth.login_policy.update_refused", auditv1.Operation_OPERATION_UPDATE, "login_policy"}
 	TryBootstrap         = Attempt{"auth.bootstrap_refused", auditv1.Operation_OPERATION_CREATE, "user"}
-	TryRequeue           = Attempt{"auth.outbox.requeue_refused", auditv1.Operation_OPERATION_OPERATE, "outbox"}
+	TryRequeue           = Attempt{"auth.outbox.requeue_refused", auditv1.Operation_OPERATION_OPERATE, "outbox_event"}
 )
 
 // Why a session ended or a login was refused, beside the reasons of errors.
@@ -100,6 +101,7 @@ const (
 type origin struct {
 	at      time.Time
 	newID   func() uuid.UUID
+	method  string // of the call, without its package
 	actor   *auditv1.Actor
 	context *auditv1.RequestContext
 }
@@ -108,7 +110,7 @@ type origin struct {
 func (s *Service) origin(ctx context.Context) origin {
 	info := grpcserver.RequestInfo(ctx)
 	o := origin{
-		at: s.now(), newID: s.newID, actor: &auditv1.Actor{Type: "anonymous"},
+		at: s.now(), newID: s.newID, method: info.Method[strings.LastIndexByte(info.Method, '/')+1:], actor: &auditv1.Actor{Type: "anonymous"},
 		context: &auditv1.RequestContext{
 			CorrelationId: info.CorrelationID, TraceId: info.TraceID, ClientAddress: audit.Plain(info.ClientAddress),
 			ClientAddressClaimed: info.ClientAddressClaimed, UserAgent: info.UserAgent,
@@ -146,7 +148,9 @@ func with(e *auditv1.AuditEvent, outcome auditv1.Outcome, reason string) *auditv
 }
 
 func refused(o origin, tried Attempt, id string, outcome auditv1.Outcome, reason string) *auditv1.AuditEvent {
-	return with(o.event(tried.Action, tried.operation, &auditv1.Resource{Type: tried.resource, Id: id}), outcome, reason)
+	e := with(o.event(tried.Action, tried.operation, &auditv1.Resource{Type: tried.resource, Id: id}), outcome, reason)
+	e.Metadata = map[string]string{"method": o.method}
+	return e
 }
 
 // Users
@@ -287,6 +291,15 @@ func policyChanges(before, after store.LoginPolicy) []*auditv1.Change {
 		changed("session_duration", formatDuration(before.SessionLifetime), formatDuration(after.SessionLifetime)),
 		changed("allowed_networks", formatNetworks(before.AllowedNetworks), formatNetworks(after.AllowedNetworks)),
 	)
+}
+
+// Operations on the outbox
+
+// requeued is one event that an operator sent on its way again, and why.
+func requeued(o origin, id uuid.UUID, reason string) *auditv1.AuditEvent {
+	e := o.event(ActionOutboxRequeued, auditv1.Operation_OPERATION_OPERATE, &auditv1.Resource{Type: "outbox_event", Id: id.String()})
+	e.Metadata = map[string]string{"reason": reason}
+	return e
 }
 
 // Values

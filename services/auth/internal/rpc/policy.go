@@ -7,8 +7,7 @@ import (
 	"context"
 
 	"github.com/counterfoil/counterfoil/internal/authn"
-	"github.com/counterfoil/counterfoil/internal/grpcserver"
-	"github.com/counterfoil/counterfoil/pkg/outbox"
+	"github.com/counterfoil/counterfoil/internal/outboxrpc"
 	authv1 "github.com/counterfoil/counterfoil/proto/counterfoil/auth/v1"
 	outboxv1 "github.com/counterfoil/counterfoil/proto/counterfoil/outbox/v1"
 	"github.com/counterfoil/counterfoil/services/auth/internal/auth"
@@ -24,7 +23,6 @@ type method struct {
 // methods is who may do what. Where a rule is "anybody logged in", package auth looks at whose account it is.
 func methods() map[string]method {
 	admin, self := authn.AnyRole(auth.RoleAdmin), authn.Authenticated()
-	operator := authn.AnyRole(auth.RoleOperator)
 	return map[string]method{
 		authv1.AuthService_Login_FullMethodName:          {authn.Public(), &auth.TryLogin},
 		authv1.AuthService_Refresh_FullMethodName:        {authn.Public(), &auth.TryRefresh},
@@ -52,40 +50,32 @@ func methods() map[string]method {
 
 		authv1.LoginPolicyService_GetLoginPolicy_FullMethodName:    {authn.AnyRole(auth.RoleAdmin, auth.RoleAuditor), nil},
 		authv1.LoginPolicyService_UpdateLoginPolicy_FullMethodName: {admin, &auth.TryUpdateLoginPolicy},
-
-		outboxv1.OutboxService_GetOutboxStatus_FullMethodName:     {operator, nil},
-		outboxv1.OutboxService_ListOutboxEvents_FullMethodName:    {operator, nil},
-		outboxv1.OutboxService_GetOutboxEvent_FullMethodName:      {operator, nil},
-		outboxv1.OutboxService_RequeueOutboxEvents_FullMethodName: {operator, &auth.TryRequeue},
 	}
 }
 
-// Policy says who may call which method.
+// Policy says who may call which method, those of the outbox's operators included.
 func Policy() authn.Policy {
-	policy := authn.Policy{}
+	policy := outboxrpc.Policy()
 	for name, m := range methods() {
 		policy[name] = m.rule
 	}
 	return policy
 }
 
-// Authenticate checks each call's token, its session and the method's rule. It records refused attempts to change
-// something, and gives the call's events its trace.
-func Authenticate(v authn.TokenVerifier, s *auth.Service) (func(context.Context, string) (context.Context, error), error) {
+// Authenticator checks each call's token, its session and the method's rule. It records refused attempts to change
+// something.
+func Authenticator(v authn.TokenVerifier, s *auth.Service) (*authn.Authenticator, error) {
 	table := methods()
-	a, err := authn.NewAuthenticator(authn.AuthenticatorConfig{
+	return authn.NewAuthenticator(authn.AuthenticatorConfig{
 		Verifier: v, Policy: Policy(), Check: s.CheckStanding,
 		Refused: func(ctx context.Context, r authn.Refusal) {
-			if tried := table[r.Method].attempt; tried != nil {
+			tried := table[r.Method].attempt
+			if r.Method == outboxv1.OutboxService_RequeueOutboxEvents_FullMethodName {
+				tried = &auth.TryRequeue
+			}
+			if tried != nil {
 				s.RecordRefusal(ctx, *tried, r)
 			}
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, fullMethod string) (context.Context, error) {
-		info := grpcserver.RequestInfo(ctx)
-		return a.Authenticate(outbox.ContextWithTrace(ctx, info.Traceparent, info.Tracestate), fullMethod)
-	}, nil
 }

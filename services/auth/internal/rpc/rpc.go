@@ -20,8 +20,10 @@ import (
 	"github.com/counterfoil/counterfoil/internal/apperr"
 	"github.com/counterfoil/counterfoil/internal/authn"
 	"github.com/counterfoil/counterfoil/internal/idempotency"
+	"github.com/counterfoil/counterfoil/internal/outboxrpc"
 	"github.com/counterfoil/counterfoil/internal/pagetoken"
 	authv1 "github.com/counterfoil/counterfoil/proto/counterfoil/auth/v1"
+	outboxv1 "github.com/counterfoil/counterfoil/proto/counterfoil/outbox/v1"
 	"github.com/counterfoil/counterfoil/services/auth/internal/auth"
 )
 
@@ -37,12 +39,18 @@ type API struct {
 	Pages *pagetoken.Codec
 }
 
-// Register puts the four services on a server.
-func (a API) Register(r grpc.ServiceRegistrar) {
+// Register puts the four services on a server, and the one for the operators of the outbox.
+func Register(r grpc.ServiceRegistrar, a API, operators outboxrpc.Config) error {
+	outboxServer, err := outboxrpc.New(operators)
+	if err != nil {
+		return err
+	}
 	authv1.RegisterAuthServiceServer(r, authServer{API: a})
 	authv1.RegisterUserServiceServer(r, userServer{API: a})
 	authv1.RegisterSessionServiceServer(r, sessionServer{API: a})
 	authv1.RegisterLoginPolicyServiceServer(r, loginPolicyServer{API: a})
+	outboxv1.RegisterOutboxServiceServer(r, outboxServer)
+	return nil
 }
 
 // request is a message with a request id.
