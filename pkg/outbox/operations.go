@@ -4,8 +4,11 @@
 package outbox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,8 +46,8 @@ type Filter struct {
 	Limit int
 }
 
-// limit returns the page size to use.
-func (f Filter) limit() (int, error) {
+// PageSize returns the page size to use, or an error if Limit is negative.
+func (f Filter) PageSize() (int, error) {
 	switch {
 	case f.Limit < 0:
 		return 0, fmt.Errorf("outbox: limit %d is negative", f.Limit)
@@ -53,6 +56,21 @@ func (f Filter) limit() (int, error) {
 	default:
 		return min(f.Limit, MaxList), nil
 	}
+}
+
+// Matches reports whether List with this filter would return r, apart from the
+// page size. Postgres asks the same in SQL; the conformance suite compares them.
+func (f Filter) Matches(r Record) bool {
+	prefix, open := strings.CutSuffix(f.EventType, "*")
+	return (len(f.Statuses) == 0 || slices.Contains(f.Statuses, r.Status)) &&
+		(f.EventType == "" || r.EventType == f.EventType || open && strings.HasPrefix(r.EventType, prefix)) &&
+		(f.EventID == uuid.Nil || r.EventID == f.EventID) &&
+		(f.ErrorCode == "" || r.LastErrorCode == f.ErrorCode || r.DeadReason == f.ErrorCode) &&
+		(f.ResourceType == "" || r.ResourceType == f.ResourceType) &&
+		(f.ResourceID == "" || r.ResourceID == f.ResourceID) &&
+		(f.OccurredFrom.IsZero() || !r.OccurTime.Before(f.OccurredFrom)) &&
+		(f.OccurredBefore.IsZero() || r.OccurTime.Before(f.OccurredBefore)) &&
+		(f.After == uuid.Nil || bytes.Compare(r.EventID[:], f.After[:]) < 0)
 }
 
 // Record is an outbox row as an operator sees it, without the payload.

@@ -16,7 +16,7 @@ import (
 
 // List implements Store.
 func (p *Postgres) List(ctx context.Context, f Filter) ([]Record, error) {
-	limit, err := f.limit()
+	limit, err := f.PageSize()
 	if err != nil {
 		return nil, err
 	}

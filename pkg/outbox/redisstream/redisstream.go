@@ -99,21 +99,29 @@ func (p *Publisher) Publish(ctx context.Context, msgs []outbox.Message) []outbox
 		if cmd == nil {
 			continue
 		}
-		id, cmdErr := cmd.Result()
-		if cmdErr == nil && id == "" {
-			cmdErr = errors.Join(errNoReply, err)
-		}
-		if cmdErr != nil {
-			results[i].Fault = classify(cmdErr)
+		// A reply that was read counts, whatever became of the connection after
+		// it: the client stamps its error on every command of the page.
+		if id := cmd.Val(); id != "" {
+			results[i].RecordID = id
 			continue
 		}
-		results[i].RecordID = id
+		// A refused handshake leaves commands without any error of their own.
+		results[i].Fault = classify(firstError(cmd.Err(), err))
 	}
 	return results
 }
 
 // errNoReply is a command that has neither a result nor an error: its reply was never read.
 var errNoReply = errors.New("no reply")
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return errNoReply
+}
 
 func (p *Publisher) entry(m *outbox.Message) []any {
 	e := envelope.Entry{
