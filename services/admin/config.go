@@ -114,10 +114,15 @@ func (s *settings) check() error {
 
 // The methods below turn the settings into what the parts of the service take.
 
-func (s *settings) telemetry(stderr io.Writer) telemetry.Config {
-	return telemetry.Config{
+// telemetry logs the effective settings, too, secrets hidden.
+func (s *settings) telemetry(ctx context.Context, stderr io.Writer) (*telemetry.Telemetry, error) {
+	tel, err := telemetry.Setup(ctx, telemetry.Config{
 		Service: service, Stderr: stderr, Level: s.LogLevel, OTLPEndpoint: s.OTLPEndpoint, SampleRatio: s.SampleRatio,
+	})
+	if err == nil {
+		tel.Logger.InfoContext(ctx, "configuration", "config", config.Redacted(s))
 	}
+	return tel, err
 }
 
 // open makes two pools: one for calls, one for the loops that poll.
@@ -152,12 +157,12 @@ func (s *settings) access(operations *admin.Service) (*authn.Verifier, *authn.Au
 	return verifier, access, err
 }
 
-func (s *settings) server(tel *telemetry.Telemetry, access *authn.Authenticator) grpcserver.Config {
-	return grpcserver.Config{
+func (s *settings) server(tel *telemetry.Telemetry, access *authn.Authenticator) (*grpcserver.Server, error) {
+	return grpcserver.New(grpcserver.Config{
 		Addr: s.ListenAddr, Logger: tel.Logger, TracerProvider: tel.TracerProvider, MeterProvider: tel.MeterProvider,
 		Propagator: tel.Propagator, Authenticate: access.Authenticate, Translate: pgdb.AppError, Reflection: s.Reflection,
 		TrustedProxies: s.TrustedProxies,
-	}
+	})
 }
 
 // debug lists what readiness means: the database and the keys that tokens are checked with. The broker and the flow of

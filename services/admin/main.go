@@ -15,8 +15,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/counterfoil/counterfoil/internal/config"
-	"github.com/counterfoil/counterfoil/internal/grpcserver"
 	"github.com/counterfoil/counterfoil/internal/telemetry"
 	"github.com/counterfoil/counterfoil/services/admin/internal/admin"
 	"github.com/counterfoil/counterfoil/services/admin/internal/rpc"
@@ -47,12 +45,11 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	}
 
 	// 2 telemetry
-	tel, err := telemetry.Setup(ctx, cfg.telemetry(stderr))
+	tel, err := cfg.telemetry(ctx, stderr)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tel.Shutdown(context.WithoutCancel(ctx)) }()
-	tel.Logger.InfoContext(ctx, "configuration", "config", config.Redacted(&cfg))
 
 	// 3 resources
 	db, moverDB, err := cfg.open(ctx, tel)
@@ -83,7 +80,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	if err != nil {
 		return err
 	}
-	server, err := grpcserver.New(cfg.server(tel, access))
+	server, err := cfg.server(tel, access)
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func NewIntake(o IntakeOptions) (*Intake, error) {
 func (in *Intake) addBridge(owner string, catalog inbox.Catalog) error {
 	o := in.options
 	source, err := redisstream.New(redisstream.Options{
-		Redis: o.Redis, Stream: envelope.StreamKey(owner), Consumer: o.Instance, Logger: o.Telemetry.Logger,
+		Redis: o.Redis, Stream: envelope.StreamKey(owner), Consumer: o.Instance,
 	}.Scaled(o.TimeScale))
 	if err != nil {
 		return fmt.Errorf("make source of %s: %w", owner, err)

@@ -1,0 +1,154 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/counterfoil/counterfoil/internal/pgdb"
+	"github.com/counterfoil/counterfoil/pkg/inbox"
+	auditv1 "github.com/counterfoil/counterfoil/proto/counterfoil/audit/v1"
+)
+
+// The effect takes place once, however often the handler runs (U40), and the bytes are those that were appended.
+func TestProjectRecordsOnceAndByteForByte(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	e := newEvent(t)
+	// A field that this release does not know must survive: the payload is what the ledger hashed.
+	e.Payload = protowire.AppendBytes(protowire.AppendTag(e.Payload, 2000, protowire.BytesType), []byte("later"))
+	b.project(t, e)
+	b.project(t, e)
+	b.project(t, newEvent(t), e, newEvent(t))
+
+	if n := b.count(t, "SELECT count(*) FROM audit_logs WHERE event_id = $1", e.ID); n != 1 {
+		t.Errorf("the event is recorded %d times, want 1", n)
+	}
+	if n := b.count(t, "SELECT count(*) FROM audit_logs"); n != 3 {
+		t.Errorf("%d events are recorded, want 3", n)
+	}
+	record, err := b.service.Get(t.Context(), e.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(record.Payload, e.Payload) {
+		t.Error("the recorded payload is not the one that was received")
+	}
+	if record.LedgerID != e.LedgerID || record.LedgerSeq != e.LedgerSeq || record.RecordTime.IsZero() {
+		t.Errorf("ledger position or record time is not recorded: %+v", record)
+	}
+}
+
+// Columns say what the payload says, in the short names that filters use, and nothing personal.
+func TestProjectFillsColumns(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	e := newEvent(t, func(e *auditv1.AuditEvent) {
+		e.Outcome, e.Reason = auditv1.Outcome_OUTCOME_DENIED, "LOCKED_OUT"
+		e.Resource.Version = 0
+		e.Context.TraceId = strings.Repeat("ab", 16)
+	})
+	b.project(t, e)
+	var operation, outcome, reason, actor, trace string
+	var version *int64
+	err := b.Super.QueryRow(t.Context(),
+		"SELECT operation, outcome, reason, actor_id, trace_id, resource_version FROM audit_logs").
+		Scan(&operation, &outcome, &reason, &actor, &trace, &version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{operation, outcome, reason, actor, trace}
+	want := []string{"CREATE", "DENIED", "LOCKED_OUT", "u-1", strings.Repeat("ab", 16)}
+	if !slices.Equal(got, want) {
+		t.Errorf("columns are %q, want %q", got, want)
+	}
+	if version != nil {
+		t.Errorf("an event about no row has version %d", *version)
+	}
+	if n := b.count(t, "SELECT count(*) FROM audit_logs l WHERE to_jsonb(l) - 'payload' @> '{}' AND (to_jsonb(l) - 'payload')::text LIKE '%Ada%'"); n != 0 {
+		t.Error("a display name stands in a column")
+	}
+}
+
+// Other bytes under a recorded id are never taken for the recorded event, and trying again cannot help.
+func TestProjectRefusesOtherBytesForGood(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	e := newEvent(t)
+	b.project(t, e)
+	e.Payload = append(slices.Clone(e.Payload), 0x98, 0x7d, 0x01) // one unknown field more
+	err := pgdb.InTx(t.Context(), b.Service, func(tx pgx.Tx) error {
+		return Project(t.Context(), tx, []inbox.Event{newEvent(t), e})
+	})
+	if err == nil || !strings.Contains(err.Error(), "audit_log.other_bytes") {
+		t.Fatalf("got %v, want a permanent error", err)
+	}
+	if n := b.count(t, "SELECT count(*) FROM audit_logs"); n != 1 {
+		t.Errorf("%d events are recorded, want 1: the batch is rolled back", n)
+	}
+}
+
+// Two workers that hold the same events in other orders wait for each other and do not deadlock.
+func TestProjectOfTheSameBatchByTwoWorkers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	batch := make([]inbox.Event, 200)
+	for i := range batch {
+		batch[i] = newEvent(t)
+	}
+	reversed := slices.Clone(batch)
+	slices.Reverse(reversed)
+	var group errgroup.Group
+	for range 4 {
+		for _, order := range [][]inbox.Event{batch, reversed} {
+			group.Go(func() error {
+				tx, err := b.Service.Begin(t.Context()) // not InTx: that would hide a deadlock
+				if err != nil {
+					return err
+				}
+				if err := Project(t.Context(), tx, order); err != nil {
+					return errors.Join(err, tx.Rollback(t.Context()))
+				}
+				return tx.Commit(t.Context())
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(t, "SELECT count(*) FROM audit_logs"); n != int64(len(batch)) {
+		t.Errorf("%d events are recorded, want %d", n, len(batch))
+	}
+}
+
+// The log can be added to and nothing else, by the service's role and by the owner of the tables.
+func TestAuditLogIsAppendOnly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.project(t, newEvent(t))
+	for _, sql := range []string{
+		"UPDATE audit_logs SET action = 'x'", "DELETE FROM audit_logs", "TRUNCATE audit_logs",
+		"UPDATE ledger_entries SET owner = 'x'", "DELETE FROM ledger_entries",
+	} {
+		for role, pool := range map[string]interface {
+			pgdb.Beginner
+		}{"service": b.Service, "owner": b.Owner} {
+			err := pgdb.InTx(t.Context(), pool, func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), sql)
+				return err
+			})
+			if pgdb.Code(err) != "42501" {
+				t.Errorf("%s as %s: got %v, want insufficient_privilege", sql, role, err)
+			}
+		}
+	}
+}
