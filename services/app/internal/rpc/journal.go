@@ -12,16 +12,13 @@ import (
 	"github.com/counterfoil/counterfoil/services/app/internal/app"
 )
 
-// Journal records what operators do to the service's outbox; it is an outboxrpc.Journal.
-type Journal struct {
+// journal records what operators do to the service's outbox; it is an outboxrpc.Journal.
+type journal struct {
 	app *app.Service
 }
 
-// NewJournal returns the Journal of service.
-func NewJournal(service *app.Service) *Journal { return &Journal{app: service} }
-
 // Requeued implements outboxrpc.Journal.
-func (j *Journal) Requeued(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, reason string) error {
+func (j journal) Requeued(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, reason string) error {
 	call, err := callOf(ctx)
 	if err != nil {
 		return err
@@ -30,7 +27,7 @@ func (j *Journal) Requeued(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, reas
 }
 
 // RequeueRefused implements outboxrpc.Journal.
-func (j *Journal) RequeueRefused(ctx context.Context, ids []uuid.UUID, err error) {
+func (j journal) RequeueRefused(ctx context.Context, ids []uuid.UUID, err error) {
 	if call, unknown := callOf(ctx); unknown == nil {
 		j.app.RequeueRefused(ctx, call, ids, err)
 	}

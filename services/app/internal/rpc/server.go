@@ -8,9 +8,15 @@
 package rpc
 
 import (
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
+
 	"github.com/counterfoil/counterfoil/internal/idempotency"
+	"github.com/counterfoil/counterfoil/internal/outboxrpc"
 	"github.com/counterfoil/counterfoil/internal/pagetoken"
+	"github.com/counterfoil/counterfoil/pkg/outbox"
 	appv1 "github.com/counterfoil/counterfoil/proto/counterfoil/app/v1"
+	outboxv1 "github.com/counterfoil/counterfoil/proto/counterfoil/outbox/v1"
 	"github.com/counterfoil/counterfoil/services/app/internal/app"
 )
 
@@ -28,7 +34,26 @@ type Server struct {
 	requests *idempotency.Hasher
 }
 
-// New returns a Server in front of service.
-func New(service *app.Service, tokens *pagetoken.Codec, requests *idempotency.Hasher) *Server {
-	return &Server{app: service, tokens: tokens, requests: requests}
+// Config is what the service's API needs. All fields are required.
+type Config struct {
+	DB       *pgxpool.Pool
+	App      *app.Service
+	Tokens   *pagetoken.Codec
+	Requests *idempotency.Hasher
+	// Wake is called when an operator made events wait for delivery again.
+	Wake func()
+}
+
+// Register registers everything that the service serves: its own API, and the operations on its outbox.
+func Register(on grpc.ServiceRegistrar, cfg Config) error {
+	ofOutbox, err := outboxrpc.New(outboxrpc.Config{
+		Owner: "app", DB: cfg.DB, Outbox: outbox.NewPostgres(cfg.DB, outbox.PostgresOptions{}), Journal: journal{cfg.App},
+		Tokens: cfg.Tokens, Requests: cfg.Requests, Wake: cfg.Wake,
+	})
+	if err != nil {
+		return err
+	}
+	appv1.RegisterProjectServiceServer(on, &Server{app: cfg.App, tokens: cfg.Tokens, requests: cfg.Requests})
+	outboxv1.RegisterOutboxServiceServer(on, ofOutbox)
+	return nil
 }
