@@ -998,8 +998,10 @@ type RequeueInboxEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The events whose entry was DEAD and is PENDING now.
 	RequeuedEventIds []string `protobuf:"bytes,1,rep,name=requeued_event_ids,json=requeuedEventIds,proto3" json:"requeued_event_ids,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The others, and why each was left as it was.
+	Refusals      []*Refusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RequeueInboxEntriesResponse) Reset() {
@@ -1035,6 +1037,13 @@ func (*RequeueInboxEntriesResponse) Descriptor() ([]byte, []int) {
 func (x *RequeueInboxEntriesResponse) GetRequeuedEventIds() []string {
 	if x != nil {
 		return x.RequeuedEventIds
+	}
+	return nil
+}
+
+func (x *RequeueInboxEntriesResponse) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
 	}
 	return nil
 }
@@ -1108,8 +1117,10 @@ type ReplayInboxEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The events whose entry was PROCESSED and is PENDING now.
 	ReplayedEventIds []string `protobuf:"bytes,1,rep,name=replayed_event_ids,json=replayedEventIds,proto3" json:"replayed_event_ids,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The others, and why each was left as it was.
+	Refusals      []*Refusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplayInboxEntriesResponse) Reset() {
@@ -1147,6 +1158,77 @@ func (x *ReplayInboxEntriesResponse) GetReplayedEventIds() []string {
 		return x.ReplayedEventIds
 	}
 	return nil
+}
+
+func (x *ReplayInboxEntriesResponse) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+// Refusal says why one of the things that an operator named was left as it was.
+type Refusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The event's id, or the name of the poison.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// A stable code.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// More about it, where the code alone does not say all.
+	Detail        string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusal) Reset() {
+	*x = Refusal{}
+	mi := &file_counterfoil_admin_v1_inbox_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusal) ProtoMessage() {}
+
+func (x *Refusal) ProtoReflect() protoreflect.Message {
+	mi := &file_counterfoil_admin_v1_inbox_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
+func (*Refusal) Descriptor() ([]byte, []int) {
+	return file_counterfoil_admin_v1_inbox_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Refusal) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Refusal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Refusal) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
 }
 
 var File_counterfoil_admin_v1_inbox_proto protoreflect.FileDescriptor
@@ -1236,15 +1318,21 @@ const file_counterfoil_admin_v1_inbox_proto_rawDesc = "" +
 	"\x1aRequeueInboxEntriesRequest\x12=\n" +
 	"\x06parent\x18\x01 \x01(\tB%\xbaH\"r \x18\x80\x012\x1b^consumers/[a-z][a-z0-9-]*$R\x06parent\x121\n" +
 	"\tevent_ids\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\b\x01\x10\xe8\a\x18\x01\"\x05r\x03\xb0\x01\x01R\beventIds\x12=\n" +
-	"\x06reason\x18\x03 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"K\n" +
+	"\x06reason\x18\x03 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"\x86\x01\n" +
 	"\x1bRequeueInboxEntriesResponse\x12,\n" +
-	"\x12requeued_event_ids\x18\x01 \x03(\tR\x10requeuedEventIds\"\xcc\x01\n" +
+	"\x12requeued_event_ids\x18\x01 \x03(\tR\x10requeuedEventIds\x129\n" +
+	"\brefusals\x18\x02 \x03(\v2\x1d.counterfoil.admin.v1.RefusalR\brefusals\"\xcc\x01\n" +
 	"\x19ReplayInboxEntriesRequest\x12=\n" +
 	"\x06parent\x18\x01 \x01(\tB%\xbaH\"r \x18\x80\x012\x1b^consumers/[a-z][a-z0-9-]*$R\x06parent\x121\n" +
 	"\tevent_ids\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\b\x01\x10\xe8\a\x18\x01\"\x05r\x03\xb0\x01\x01R\beventIds\x12=\n" +
-	"\x06reason\x18\x03 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"J\n" +
+	"\x06reason\x18\x03 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"\x85\x01\n" +
 	"\x1aReplayInboxEntriesResponse\x12,\n" +
-	"\x12replayed_event_ids\x18\x01 \x03(\tR\x10replayedEventIds*\x8f\x01\n" +
+	"\x12replayed_event_ids\x18\x01 \x03(\tR\x10replayedEventIds\x129\n" +
+	"\brefusals\x18\x02 \x03(\v2\x1d.counterfoil.admin.v1.RefusalR\brefusals\"M\n" +
+	"\aRefusal\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail*\x8f\x01\n" +
 	"\n" +
 	"InboxState\x12\x1b\n" +
 	"\x17INBOX_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -1274,7 +1362,7 @@ func file_counterfoil_admin_v1_inbox_proto_rawDescGZIP() []byte {
 }
 
 var file_counterfoil_admin_v1_inbox_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_counterfoil_admin_v1_inbox_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_counterfoil_admin_v1_inbox_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_counterfoil_admin_v1_inbox_proto_goTypes = []any{
 	(InboxState)(0),                     // 0: counterfoil.admin.v1.InboxState
 	(*InboxEntry)(nil),                  // 1: counterfoil.admin.v1.InboxEntry
@@ -1291,45 +1379,48 @@ var file_counterfoil_admin_v1_inbox_proto_goTypes = []any{
 	(*RequeueInboxEntriesResponse)(nil), // 12: counterfoil.admin.v1.RequeueInboxEntriesResponse
 	(*ReplayInboxEntriesRequest)(nil),   // 13: counterfoil.admin.v1.ReplayInboxEntriesRequest
 	(*ReplayInboxEntriesResponse)(nil),  // 14: counterfoil.admin.v1.ReplayInboxEntriesResponse
-	nil,                                 // 15: counterfoil.admin.v1.ConsumerStatus.DeadCountByCodeEntry
-	(*timestamppb.Timestamp)(nil),       // 16: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),         // 17: google.protobuf.Duration
+	(*Refusal)(nil),                     // 15: counterfoil.admin.v1.Refusal
+	nil,                                 // 16: counterfoil.admin.v1.ConsumerStatus.DeadCountByCodeEntry
+	(*timestamppb.Timestamp)(nil),       // 17: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),         // 18: google.protobuf.Duration
 }
 var file_counterfoil_admin_v1_inbox_proto_depIdxs = []int32{
 	0,  // 0: counterfoil.admin.v1.InboxEntry.state:type_name -> counterfoil.admin.v1.InboxState
-	16, // 1: counterfoil.admin.v1.InboxEntry.receive_time:type_name -> google.protobuf.Timestamp
-	16, // 2: counterfoil.admin.v1.InboxEntry.next_attempt_time:type_name -> google.protobuf.Timestamp
-	16, // 3: counterfoil.admin.v1.InboxEntry.lease_expire_time:type_name -> google.protobuf.Timestamp
-	16, // 4: counterfoil.admin.v1.InboxEntry.finish_time:type_name -> google.protobuf.Timestamp
-	16, // 5: counterfoil.admin.v1.InboxEntry.last_error_time:type_name -> google.protobuf.Timestamp
+	17, // 1: counterfoil.admin.v1.InboxEntry.receive_time:type_name -> google.protobuf.Timestamp
+	17, // 2: counterfoil.admin.v1.InboxEntry.next_attempt_time:type_name -> google.protobuf.Timestamp
+	17, // 3: counterfoil.admin.v1.InboxEntry.lease_expire_time:type_name -> google.protobuf.Timestamp
+	17, // 4: counterfoil.admin.v1.InboxEntry.finish_time:type_name -> google.protobuf.Timestamp
+	17, // 5: counterfoil.admin.v1.InboxEntry.last_error_time:type_name -> google.protobuf.Timestamp
 	4,  // 6: counterfoil.admin.v1.GetInboxStatusResponse.consumers:type_name -> counterfoil.admin.v1.ConsumerStatus
 	5,  // 7: counterfoil.admin.v1.GetInboxStatusResponse.streams:type_name -> counterfoil.admin.v1.StreamStatus
 	6,  // 8: counterfoil.admin.v1.GetInboxStatusResponse.open_poison:type_name -> counterfoil.admin.v1.PoisonCount
-	17, // 9: counterfoil.admin.v1.ConsumerStatus.oldest_pending_age:type_name -> google.protobuf.Duration
-	17, // 10: counterfoil.admin.v1.ConsumerStatus.oldest_lease_age:type_name -> google.protobuf.Duration
-	17, // 11: counterfoil.admin.v1.ConsumerStatus.oldest_retry_age:type_name -> google.protobuf.Duration
-	15, // 12: counterfoil.admin.v1.ConsumerStatus.dead_count_by_code:type_name -> counterfoil.admin.v1.ConsumerStatus.DeadCountByCodeEntry
-	16, // 13: counterfoil.admin.v1.StreamStatus.last_takeover_time:type_name -> google.protobuf.Timestamp
+	18, // 9: counterfoil.admin.v1.ConsumerStatus.oldest_pending_age:type_name -> google.protobuf.Duration
+	18, // 10: counterfoil.admin.v1.ConsumerStatus.oldest_lease_age:type_name -> google.protobuf.Duration
+	18, // 11: counterfoil.admin.v1.ConsumerStatus.oldest_retry_age:type_name -> google.protobuf.Duration
+	16, // 12: counterfoil.admin.v1.ConsumerStatus.dead_count_by_code:type_name -> counterfoil.admin.v1.ConsumerStatus.DeadCountByCodeEntry
+	17, // 13: counterfoil.admin.v1.StreamStatus.last_takeover_time:type_name -> google.protobuf.Timestamp
 	0,  // 14: counterfoil.admin.v1.ListInboxEntriesRequest.state:type_name -> counterfoil.admin.v1.InboxState
-	16, // 15: counterfoil.admin.v1.ListInboxEntriesRequest.receive_time_from:type_name -> google.protobuf.Timestamp
-	16, // 16: counterfoil.admin.v1.ListInboxEntriesRequest.receive_time_until:type_name -> google.protobuf.Timestamp
+	17, // 15: counterfoil.admin.v1.ListInboxEntriesRequest.receive_time_from:type_name -> google.protobuf.Timestamp
+	17, // 16: counterfoil.admin.v1.ListInboxEntriesRequest.receive_time_until:type_name -> google.protobuf.Timestamp
 	1,  // 17: counterfoil.admin.v1.ListInboxEntriesResponse.inbox_entries:type_name -> counterfoil.admin.v1.InboxEntry
 	1,  // 18: counterfoil.admin.v1.GetInboxEntryResponse.inbox_entry:type_name -> counterfoil.admin.v1.InboxEntry
-	2,  // 19: counterfoil.admin.v1.InboxService.GetInboxStatus:input_type -> counterfoil.admin.v1.GetInboxStatusRequest
-	7,  // 20: counterfoil.admin.v1.InboxService.ListInboxEntries:input_type -> counterfoil.admin.v1.ListInboxEntriesRequest
-	9,  // 21: counterfoil.admin.v1.InboxService.GetInboxEntry:input_type -> counterfoil.admin.v1.GetInboxEntryRequest
-	11, // 22: counterfoil.admin.v1.InboxService.RequeueInboxEntries:input_type -> counterfoil.admin.v1.RequeueInboxEntriesRequest
-	13, // 23: counterfoil.admin.v1.InboxService.ReplayInboxEntries:input_type -> counterfoil.admin.v1.ReplayInboxEntriesRequest
-	3,  // 24: counterfoil.admin.v1.InboxService.GetInboxStatus:output_type -> counterfoil.admin.v1.GetInboxStatusResponse
-	8,  // 25: counterfoil.admin.v1.InboxService.ListInboxEntries:output_type -> counterfoil.admin.v1.ListInboxEntriesResponse
-	10, // 26: counterfoil.admin.v1.InboxService.GetInboxEntry:output_type -> counterfoil.admin.v1.GetInboxEntryResponse
-	12, // 27: counterfoil.admin.v1.InboxService.RequeueInboxEntries:output_type -> counterfoil.admin.v1.RequeueInboxEntriesResponse
-	14, // 28: counterfoil.admin.v1.InboxService.ReplayInboxEntries:output_type -> counterfoil.admin.v1.ReplayInboxEntriesResponse
-	24, // [24:29] is the sub-list for method output_type
-	19, // [19:24] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	15, // 19: counterfoil.admin.v1.RequeueInboxEntriesResponse.refusals:type_name -> counterfoil.admin.v1.Refusal
+	15, // 20: counterfoil.admin.v1.ReplayInboxEntriesResponse.refusals:type_name -> counterfoil.admin.v1.Refusal
+	2,  // 21: counterfoil.admin.v1.InboxService.GetInboxStatus:input_type -> counterfoil.admin.v1.GetInboxStatusRequest
+	7,  // 22: counterfoil.admin.v1.InboxService.ListInboxEntries:input_type -> counterfoil.admin.v1.ListInboxEntriesRequest
+	9,  // 23: counterfoil.admin.v1.InboxService.GetInboxEntry:input_type -> counterfoil.admin.v1.GetInboxEntryRequest
+	11, // 24: counterfoil.admin.v1.InboxService.RequeueInboxEntries:input_type -> counterfoil.admin.v1.RequeueInboxEntriesRequest
+	13, // 25: counterfoil.admin.v1.InboxService.ReplayInboxEntries:input_type -> counterfoil.admin.v1.ReplayInboxEntriesRequest
+	3,  // 26: counterfoil.admin.v1.InboxService.GetInboxStatus:output_type -> counterfoil.admin.v1.GetInboxStatusResponse
+	8,  // 27: counterfoil.admin.v1.InboxService.ListInboxEntries:output_type -> counterfoil.admin.v1.ListInboxEntriesResponse
+	10, // 28: counterfoil.admin.v1.InboxService.GetInboxEntry:output_type -> counterfoil.admin.v1.GetInboxEntryResponse
+	12, // 29: counterfoil.admin.v1.InboxService.RequeueInboxEntries:output_type -> counterfoil.admin.v1.RequeueInboxEntriesResponse
+	14, // 30: counterfoil.admin.v1.InboxService.ReplayInboxEntries:output_type -> counterfoil.admin.v1.ReplayInboxEntriesResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_counterfoil_admin_v1_inbox_proto_init() }
@@ -1344,7 +1435,7 @@ func file_counterfoil_admin_v1_inbox_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_counterfoil_admin_v1_inbox_proto_rawDesc), len(file_counterfoil_admin_v1_inbox_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

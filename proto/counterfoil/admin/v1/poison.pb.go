@@ -636,9 +636,11 @@ func (x *ReplayPoisonRequest) GetReason() string {
 // ReplayPoisonResponse says what was taken over.
 type ReplayPoisonResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The names that are RESOLVED now. A name that was asked for and is not here
-	// was not open, is not PARKED, or is still not understood.
+	// The names that are RESOLVED now.
 	ResolvedNames []string `protobuf:"bytes,1,rep,name=resolved_names,json=resolvedNames,proto3" json:"resolved_names,omitempty"`
+	// The others, and why each was left as it was: not open, not PARKED, or still
+	// not understood.
+	Refusals      []*Refusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -676,6 +678,13 @@ func (*ReplayPoisonResponse) Descriptor() ([]byte, []int) {
 func (x *ReplayPoisonResponse) GetResolvedNames() []string {
 	if x != nil {
 		return x.ResolvedNames
+	}
+	return nil
+}
+
+func (x *ReplayPoisonResponse) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
 	}
 	return nil
 }
@@ -740,8 +749,10 @@ type DiscardPoisonResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The names that were open and are DISCARDED now.
 	DiscardedNames []string `protobuf:"bytes,1,rep,name=discarded_names,json=discardedNames,proto3" json:"discarded_names,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The others, and why each was left as it was.
+	Refusals      []*Refusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DiscardPoisonResponse) Reset() {
@@ -781,11 +792,18 @@ func (x *DiscardPoisonResponse) GetDiscardedNames() []string {
 	return nil
 }
 
+func (x *DiscardPoisonResponse) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
 var File_counterfoil_admin_v1_poison_proto protoreflect.FileDescriptor
 
 const file_counterfoil_admin_v1_poison_proto_rawDesc = "" +
 	"\n" +
-	"!counterfoil/admin/v1/poison.proto\x12\x14counterfoil.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xff\x05\n" +
+	"!counterfoil/admin/v1/poison.proto\x12\x14counterfoil.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a counterfoil/admin/v1/inbox.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xff\x05\n" +
 	"\x06Poison\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\tR\x06stream\x12\x14\n" +
@@ -827,14 +845,16 @@ const file_counterfoil_admin_v1_poison_proto_rawDesc = "" +
 	"\x06poison\x18\x01 \x01(\v2\x1c.counterfoil.admin.v1.PoisonR\x06poison\"\xc4\x01\n" +
 	"\x13ReplayPoisonRequest\x12n\n" +
 	"\x05names\x18\x01 \x03(\tBX\xbaHU\x92\x01R\b\x01\x10\xe8\a\x18\x01\"IrG2E^poison/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x05names\x12=\n" +
-	"\x06reason\x18\x02 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"=\n" +
+	"\x06reason\x18\x02 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"x\n" +
 	"\x14ReplayPoisonResponse\x12%\n" +
-	"\x0eresolved_names\x18\x01 \x03(\tR\rresolvedNames\"\xc5\x01\n" +
+	"\x0eresolved_names\x18\x01 \x03(\tR\rresolvedNames\x129\n" +
+	"\brefusals\x18\x02 \x03(\v2\x1d.counterfoil.admin.v1.RefusalR\brefusals\"\xc5\x01\n" +
 	"\x14DiscardPoisonRequest\x12n\n" +
 	"\x05names\x18\x01 \x03(\tBX\xbaHU\x92\x01R\b\x01\x10\xe8\a\x18\x01\"IrG2E^poison/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x05names\x12=\n" +
-	"\x06reason\x18\x02 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"@\n" +
+	"\x06reason\x18\x02 \x01(\tB%\xbaH\"r \x18\x80\x042\x1b^[^\\x00]*[^\\x00\\s][^\\x00]*$R\x06reason\"{\n" +
 	"\x15DiscardPoisonResponse\x12'\n" +
-	"\x0fdiscarded_names\x18\x01 \x03(\tR\x0ediscardedNames*s\n" +
+	"\x0fdiscarded_names\x18\x01 \x03(\tR\x0ediscardedNames\x129\n" +
+	"\brefusals\x18\x02 \x03(\v2\x1d.counterfoil.admin.v1.RefusalR\brefusals*s\n" +
 	"\n" +
 	"PoisonKind\x12\x1b\n" +
 	"\x17POISON_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -881,6 +901,7 @@ var file_counterfoil_admin_v1_poison_proto_goTypes = []any{
 	(*DiscardPoisonRequest)(nil),  // 9: counterfoil.admin.v1.DiscardPoisonRequest
 	(*DiscardPoisonResponse)(nil), // 10: counterfoil.admin.v1.DiscardPoisonResponse
 	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*Refusal)(nil),               // 12: counterfoil.admin.v1.Refusal
 }
 var file_counterfoil_admin_v1_poison_proto_depIdxs = []int32{
 	0,  // 0: counterfoil.admin.v1.Poison.kind:type_name -> counterfoil.admin.v1.PoisonKind
@@ -892,19 +913,21 @@ var file_counterfoil_admin_v1_poison_proto_depIdxs = []int32{
 	1,  // 6: counterfoil.admin.v1.ListPoisonRequest.state:type_name -> counterfoil.admin.v1.PoisonState
 	2,  // 7: counterfoil.admin.v1.ListPoisonResponse.poison:type_name -> counterfoil.admin.v1.Poison
 	2,  // 8: counterfoil.admin.v1.GetPoisonResponse.poison:type_name -> counterfoil.admin.v1.Poison
-	3,  // 9: counterfoil.admin.v1.PoisonService.ListPoison:input_type -> counterfoil.admin.v1.ListPoisonRequest
-	5,  // 10: counterfoil.admin.v1.PoisonService.GetPoison:input_type -> counterfoil.admin.v1.GetPoisonRequest
-	7,  // 11: counterfoil.admin.v1.PoisonService.ReplayPoison:input_type -> counterfoil.admin.v1.ReplayPoisonRequest
-	9,  // 12: counterfoil.admin.v1.PoisonService.DiscardPoison:input_type -> counterfoil.admin.v1.DiscardPoisonRequest
-	4,  // 13: counterfoil.admin.v1.PoisonService.ListPoison:output_type -> counterfoil.admin.v1.ListPoisonResponse
-	6,  // 14: counterfoil.admin.v1.PoisonService.GetPoison:output_type -> counterfoil.admin.v1.GetPoisonResponse
-	8,  // 15: counterfoil.admin.v1.PoisonService.ReplayPoison:output_type -> counterfoil.admin.v1.ReplayPoisonResponse
-	10, // 16: counterfoil.admin.v1.PoisonService.DiscardPoison:output_type -> counterfoil.admin.v1.DiscardPoisonResponse
-	13, // [13:17] is the sub-list for method output_type
-	9,  // [9:13] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	12, // 9: counterfoil.admin.v1.ReplayPoisonResponse.refusals:type_name -> counterfoil.admin.v1.Refusal
+	12, // 10: counterfoil.admin.v1.DiscardPoisonResponse.refusals:type_name -> counterfoil.admin.v1.Refusal
+	3,  // 11: counterfoil.admin.v1.PoisonService.ListPoison:input_type -> counterfoil.admin.v1.ListPoisonRequest
+	5,  // 12: counterfoil.admin.v1.PoisonService.GetPoison:input_type -> counterfoil.admin.v1.GetPoisonRequest
+	7,  // 13: counterfoil.admin.v1.PoisonService.ReplayPoison:input_type -> counterfoil.admin.v1.ReplayPoisonRequest
+	9,  // 14: counterfoil.admin.v1.PoisonService.DiscardPoison:input_type -> counterfoil.admin.v1.DiscardPoisonRequest
+	4,  // 15: counterfoil.admin.v1.PoisonService.ListPoison:output_type -> counterfoil.admin.v1.ListPoisonResponse
+	6,  // 16: counterfoil.admin.v1.PoisonService.GetPoison:output_type -> counterfoil.admin.v1.GetPoisonResponse
+	8,  // 17: counterfoil.admin.v1.PoisonService.ReplayPoison:output_type -> counterfoil.admin.v1.ReplayPoisonResponse
+	10, // 18: counterfoil.admin.v1.PoisonService.DiscardPoison:output_type -> counterfoil.admin.v1.DiscardPoisonResponse
+	15, // [15:19] is the sub-list for method output_type
+	11, // [11:15] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_counterfoil_admin_v1_poison_proto_init() }
@@ -912,6 +935,7 @@ func file_counterfoil_admin_v1_poison_proto_init() {
 	if File_counterfoil_admin_v1_poison_proto != nil {
 		return
 	}
+	file_counterfoil_admin_v1_inbox_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

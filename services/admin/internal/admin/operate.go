@@ -15,13 +15,9 @@ import (
 	auditv1 "github.com/counterfoil/counterfoil/proto/counterfoil/audit/v1"
 )
 
-// MaxOperated bounds, in rows, what one call of an operator may change.
-const MaxOperated = 1000
-
 // Requeue gives DEAD entries of a consumer a fresh set of attempts and records each, with the reason, in the same
-// transaction. It returns those it changed; entries in another state are left alone, so a repeated call changes and
-// records nothing.
-func (s *Service) Requeue(ctx context.Context, c Caller, consumer string, ids []uuid.UUID, reason string) ([]uuid.UUID, error) {
+// transaction. Entries in another state are left alone, so a repeated call changes and records nothing.
+func (s *Service) Requeue(ctx context.Context, c Caller, consumer string, ids []uuid.UUID, reason string) (inbox.Outcome, error) {
 	return s.operate(ctx,
 		func(tx pgx.Tx) (inbox.Outcome, error) { return s.inbox.Requeue(ctx, tx, consumer, ids) },
 		func(id uuid.UUID) (*auditv1.AuditEvent, error) {
@@ -30,8 +26,7 @@ func (s *Service) Requeue(ctx context.Context, c Caller, consumer string, ids []
 }
 
 // Replay hands PROCESSED entries of a consumer to it again and records each, with the reason, in the same transaction.
-// It returns those it changed.
-func (s *Service) Replay(ctx context.Context, c Caller, consumer string, ids []uuid.UUID, reason string) ([]uuid.UUID, error) {
+func (s *Service) Replay(ctx context.Context, c Caller, consumer string, ids []uuid.UUID, reason string) (inbox.Outcome, error) {
 	return s.operate(ctx,
 		func(tx pgx.Tx) (inbox.Outcome, error) { return s.inbox.Replay(ctx, tx, consumer, ids) },
 		func(id uuid.UUID) (*auditv1.AuditEvent, error) {
@@ -40,17 +35,17 @@ func (s *Service) Replay(ctx context.Context, c Caller, consumer string, ids []u
 }
 
 // ReplayPoison checks PARKED poison again and takes over what this release understands. Each poison that became an event
-// is recorded, with the reason, in the same transaction. It returns those.
-func (s *Service) ReplayPoison(ctx context.Context, c Caller, ids []uuid.UUID, reason string) ([]uuid.UUID, error) {
+// is recorded, with the reason, in the same transaction.
+func (s *Service) ReplayPoison(ctx context.Context, c Caller, ids []uuid.UUID, reason string) (inbox.Outcome, error) {
 	by := inbox.Actor{ID: c.UserID, Reason: reason}
 	return s.operate(ctx,
 		func(tx pgx.Tx) (inbox.Outcome, error) { return s.inbox.ReplayPoison(ctx, tx, ids, by) },
 		func(id uuid.UUID) (*auditv1.AuditEvent, error) { return s.events.poisonReplayed(c, id, reason) })
 }
 
-// DiscardPoison closes open poison and records each, with the reason, in the same transaction. It returns those it
-// closed. The evidence stays.
-func (s *Service) DiscardPoison(ctx context.Context, c Caller, ids []uuid.UUID, reason string) ([]uuid.UUID, error) {
+// DiscardPoison closes open poison and records each, with the reason, in the same transaction. The evidence
+// stays.
+func (s *Service) DiscardPoison(ctx context.Context, c Caller, ids []uuid.UUID, reason string) (inbox.Outcome, error) {
 	by := inbox.Actor{ID: c.UserID, Reason: reason}
 	return s.operate(ctx,
 		func(tx pgx.Tx) (inbox.Outcome, error) { return s.inbox.DiscardPoison(ctx, tx, ids, by) },
@@ -60,7 +55,7 @@ func (s *Service) DiscardPoison(ctx context.Context, c Caller, ids []uuid.UUID, 
 // operate makes a change and records it, row by row, or does neither. Consumers are woken after the commit.
 func (s *Service) operate(
 	ctx context.Context, change func(pgx.Tx) (inbox.Outcome, error), event func(uuid.UUID) (*auditv1.AuditEvent, error),
-) ([]uuid.UUID, error) {
+) (inbox.Outcome, error) {
 	var done inbox.Outcome
 	err := pgdb.InTx(ctx, s.db, func(tx pgx.Tx) error {
 		var err error
@@ -76,8 +71,8 @@ func (s *Service) operate(
 		return record(ctx, tx, own...)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("operate: %w", err)
+		return inbox.Outcome{}, fmt.Errorf("operate: %w", err)
 	}
 	s.inbox.WakeAll()
-	return done.Changed, nil
+	return done, nil
 }

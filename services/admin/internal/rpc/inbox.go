@@ -103,20 +103,20 @@ func (s *inboxServer) GetInboxEntry(ctx context.Context, r *adminv1.GetInboxEntr
 
 // RequeueInboxEntries gives DEAD entries fresh attempts.
 func (s *inboxServer) RequeueInboxEntries(ctx context.Context, r *adminv1.RequeueInboxEntriesRequest) (*adminv1.RequeueInboxEntriesResponse, error) {
-	ids, err := s.service.Requeue(ctx, caller(ctx), consumerOf(r.GetParent()), lastIDs(r.GetEventIds()), r.GetReason())
+	done, err := s.service.Requeue(ctx, caller(ctx), consumerOf(r.GetParent()), lastIDs(r.GetEventIds()), r.GetReason())
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.RequeueInboxEntriesResponse{RequeuedEventIds: namesOf("", ids)}, nil
+	return &adminv1.RequeueInboxEntriesResponse{RequeuedEventIds: namesOf("", done.Changed), Refusals: refusals("", done.Refused)}, nil
 }
 
 // ReplayInboxEntries hands PROCESSED entries to their consumer again.
 func (s *inboxServer) ReplayInboxEntries(ctx context.Context, r *adminv1.ReplayInboxEntriesRequest) (*adminv1.ReplayInboxEntriesResponse, error) {
-	ids, err := s.service.Replay(ctx, caller(ctx), consumerOf(r.GetParent()), lastIDs(r.GetEventIds()), r.GetReason())
+	done, err := s.service.Replay(ctx, caller(ctx), consumerOf(r.GetParent()), lastIDs(r.GetEventIds()), r.GetReason())
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ReplayInboxEntriesResponse{ReplayedEventIds: namesOf("", ids)}, nil
+	return &adminv1.ReplayInboxEntriesResponse{ReplayedEventIds: namesOf("", done.Changed), Refusals: refusals("", done.Refused)}, nil
 }
 
 // consumerOf reads the consumer from "consumers/{consumer}" and what may follow.

@@ -76,20 +76,24 @@ func (s *poisonServer) GetPoison(ctx context.Context, r *adminv1.GetPoisonReques
 
 // ReplayPoison takes over what is understood now.
 func (s *poisonServer) ReplayPoison(ctx context.Context, r *adminv1.ReplayPoisonRequest) (*adminv1.ReplayPoisonResponse, error) {
-	ids, err := s.service.ReplayPoison(ctx, caller(ctx), lastIDs(r.GetNames()), r.GetReason())
+	done, err := s.service.ReplayPoison(ctx, caller(ctx), lastIDs(r.GetNames()), r.GetReason())
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ReplayPoisonResponse{ResolvedNames: namesOf(poisonPrefix, ids)}, nil
+	return &adminv1.ReplayPoisonResponse{
+		ResolvedNames: namesOf(poisonPrefix, done.Changed), Refusals: refusals(poisonPrefix, done.Refused),
+	}, nil
 }
 
 // DiscardPoison closes poison without taking it over.
 func (s *poisonServer) DiscardPoison(ctx context.Context, r *adminv1.DiscardPoisonRequest) (*adminv1.DiscardPoisonResponse, error) {
-	ids, err := s.service.DiscardPoison(ctx, caller(ctx), lastIDs(r.GetNames()), r.GetReason())
+	done, err := s.service.DiscardPoison(ctx, caller(ctx), lastIDs(r.GetNames()), r.GetReason())
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.DiscardPoisonResponse{DiscardedNames: namesOf(poisonPrefix, ids)}, nil
+	return &adminv1.DiscardPoisonResponse{
+		DiscardedNames: namesOf(poisonPrefix, done.Changed), Refusals: refusals(poisonPrefix, done.Refused),
+	}, nil
 }
 
 // poison leaves the raw fields out. What an entry claims of itself is untrusted text.

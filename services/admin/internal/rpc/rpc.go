@@ -15,6 +15,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/authn"
 	"github.com/counterfoil/counterfoil/internal/grpcserver"
 	"github.com/counterfoil/counterfoil/internal/pagetoken"
+	"github.com/counterfoil/counterfoil/pkg/inbox"
 	adminv1 "github.com/counterfoil/counterfoil/proto/counterfoil/admin/v1"
 	"github.com/counterfoil/counterfoil/services/admin/internal/admin"
 )
@@ -103,4 +104,13 @@ func namesOf(prefix string, ids []uuid.UUID) []string {
 		names[i] = prefix + id.String()
 	}
 	return names
+}
+
+// refusals says for each id why it was left as it was.
+func refusals(prefix string, refused []inbox.Refusal) []*adminv1.Refusal {
+	out := make([]*adminv1.Refusal, len(refused))
+	for i, r := range refused {
+		out[i] = &adminv1.Refusal{Name: prefix + r.ID.String(), Reason: r.Reason, Detail: r.Detail}
+	}
+	return out
 }
