@@ -22,8 +22,6 @@ import (
 	"github.com/counterfoil/counterfoil/internal/failpoint"
 )
 
-type commandTag = pgconn.CommandTag
-
 // Bridge takes one owner's events over. Any number may run on one stream, here and in other
 // processes, each with a Source that has a name of its own; takeovers of one owner are serial, so
 // more than one is for availability and not for speed.
@@ -66,7 +64,7 @@ func NewBridge(o BridgeOptions) (*Bridge, error) {
 	}
 	o = o.filled()
 	return &Bridge{
-		o: o, begin: begin(o.LockTimeout, o.IdleTimeout, true), own: true, ownLedgers: map[uuid.UUID]bool{},
+		o: o, begin: begin(o.LockTimeout, o.IdleTimeout, true) + byIndex, own: true, ownLedgers: map[uuid.UUID]bool{},
 		log:   newThrottle(o.Logger.With("owner", o.Owner), o.LogEvery, o.Now),
 		stats: BridgeStats{Takeover: Takeover{Owner: o.Owner, Stream: o.Stream, PoisonReasons: map[string]int64{}}},
 		// An entry may be as large as the contract allows until a page has shown otherwise.

@@ -22,28 +22,32 @@ SELECT last_entry_id FROM ledger_positions WHERE owner = $1 FOR UPDATE`
 	sqlHeldEvents = `
 SELECT ledger_id, ledger_seq, event_id, leaf_hash, owner FROM ledger_entries WHERE event_id = ANY ($1::uuid[])`
 
-	// sqlHeldNumbers finds what is on record under these numbers.
+	// sqlHeldRange finds what is on record under the numbers of one ledger from $2 to $3.
+	sqlHeldRange = `
+SELECT ledger_id, ledger_seq, event_id, leaf_hash, owner FROM ledger_entries
+WHERE ledger_id = $1 AND ledger_seq BETWEEN $2 AND $3`
+
+	// sqlHeldNumbers is sqlHeldRange for numbers that lie far apart.
 	sqlHeldNumbers = `
-SELECT e.ledger_id, e.ledger_seq, e.event_id, e.leaf_hash, e.owner
-FROM unnest($1::uuid[], $2::bigint[]) AS n (ledger_id, ledger_seq)
-JOIN ledger_entries e ON e.ledger_id = n.ledger_id AND e.ledger_seq = n.ledger_seq`
+SELECT ledger_id, ledger_seq, event_id, leaf_hash, owner FROM ledger_entries
+WHERE ledger_id = $1 AND ledger_seq = ANY ($2::bigint[])`
 
 	// sqlLedgerOwner finds whose ledger an id is: its first number's owner.
 	sqlLedgerOwner = `
 SELECT owner FROM ledger_entries WHERE ledger_id = $1 ORDER BY ledger_seq LIMIT 1`
 
+	// sqlInsertLedger and sqlInsertEvents write what the look-up did not find. Only a takeover of another
+	// owner can have written one of these ids since: 23505 then, and the page is taken again.
 	sqlInsertLedger = `
 INSERT INTO ledger_entries (ledger_id, ledger_seq, event_id, leaf_hash, owner)
 SELECT n.ledger_id, n.ledger_seq, n.event_id, n.leaf_hash, $5
-FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::bytea[]) AS n (ledger_id, ledger_seq, event_id, leaf_hash)
-ON CONFLICT DO NOTHING`
+FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::bytea[]) AS n (ledger_id, ledger_seq, event_id, leaf_hash)`
 
 	sqlInsertEvents = `
 INSERT INTO inbox_events (event_id, ledger_id, ledger_seq, schema_version, owner, event_type, entry_id, traceparent, tracestate, payload)
 SELECT n.event_id, n.ledger_id, n.ledger_seq, n.schema_version, $9, n.event_type, n.entry_id, n.traceparent, n.tracestate, n.payload
 FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::text[], $10::bytea[])
-    AS n (event_id, ledger_id, ledger_seq, schema_version, event_type, entry_id, traceparent, tracestate, payload)
-ON CONFLICT DO NOTHING`
+    AS n (event_id, ledger_id, ledger_seq, schema_version, event_type, entry_id, traceparent, tracestate, payload)`
 
 	// sqlInsertInbox hands events to one consumer. A row that exists is left as it is.
 	sqlInsertInbox = `

@@ -16,10 +16,6 @@ import (
 	"github.com/counterfoil/counterfoil/pkg/envelope"
 )
 
-// errRaced says that another owner's takeover wrote one of this page's rows at the same moment. The
-// page is taken again, and then sees it.
-var errRaced = errors.New("inbox: another owner's takeover wrote one of these rows at the same time")
-
 // takeOver commits a page: the one transaction after which its events are the receiver's. The
 // verdicts of the page are final in it, since it begins by locking the owner's position.
 func (b *Bridge) takeOver(ctx context.Context, entries []Entry) (Takeover, error) {
@@ -89,16 +85,11 @@ func (b *Bridge) tally(page []checked) Takeover {
 // lookUp locks the owner's position and reads, in statements after it, what is on record.
 func (b *Bridge) lookUp(ctx context.Context, tx pgx.Tx, page []checked) (record, error) {
 	r := record{byNumber: map[numbered]held{}, byEvent: map[uuid.UUID]held{}, foreign: map[uuid.UUID]bool{}}
-	var events, ledgers [][16]byte
-	var seqs []int64
+	asked := newNumbers(page)
 	var unknown []uuid.UUID
-	for i := range page {
-		if c := &page[i]; c.verdict == isEvent {
-			events = append(events, c.env.EventID)
-			ledgers, seqs = append(ledgers, c.env.LedgerID), append(seqs, c.env.LedgerSeq)
-			if !b.ownLedgers[c.env.LedgerID] && !slices.Contains(unknown, c.env.LedgerID) {
-				unknown = append(unknown, c.env.LedgerID)
-			}
+	for id := range asked.ledgers {
+		if !b.ownLedgers[id] {
+			unknown = append(unknown, id)
 		}
 	}
 	var batch pgx.Batch
@@ -108,9 +99,15 @@ func (b *Bridge) lookUp(ctx context.Context, tx pgx.Tx, page []checked) (record,
 		locked = true
 		return row.Scan(&last)
 	})
-	if len(events) > 0 {
-		batch.Queue(sqlHeldEvents, events).Query(r.scan)
-		batch.Queue(sqlHeldNumbers, ledgers, seqs).Query(r.scan)
+	if len(asked.events) > 0 {
+		batch.Queue(sqlHeldEvents, asked.events).Query(r.scan)
+	}
+	for id, span := range asked.ledgers {
+		if span.dense() {
+			batch.Queue(sqlHeldRange, [16]byte(id), span.first, span.last).Query(r.scan)
+		} else {
+			batch.Queue(sqlHeldNumbers, [16]byte(id), span.seqs).Query(r.scan)
+		}
 	}
 	for _, id := range unknown {
 		batch.Queue(sqlLedgerOwner, [16]byte(id)).QueryRow(func(row pgx.Row) error {
@@ -130,6 +127,40 @@ func (b *Bridge) lookUp(ctx context.Context, tx pgx.Tx, page []checked) (record,
 		return r, errors.New("inbox: no position row to lock")
 	}
 	return r, nil
+}
+
+// numbers are the events and numbers that a page asks about.
+type numbers struct {
+	events  [][16]byte
+	ledgers map[uuid.UUID]*span
+}
+
+// span is one ledger's part of a page.
+type span struct {
+	seqs        []int64
+	first, last int64
+}
+
+// dense says that reading everything between first and last reads little else.
+func (s *span) dense() bool { return s.last-s.first < 2*int64(len(s.seqs))+64 }
+
+func newNumbers(page []checked) numbers {
+	n := numbers{ledgers: map[uuid.UUID]*span{}}
+	for i := range page {
+		c := &page[i]
+		if c.verdict != isEvent {
+			continue
+		}
+		n.events = append(n.events, c.env.EventID)
+		s := n.ledgers[c.env.LedgerID]
+		if s == nil {
+			s = &span{first: c.env.LedgerSeq, last: c.env.LedgerSeq}
+			n.ledgers[c.env.LedgerID] = s
+		}
+		s.seqs = append(s.seqs, c.env.LedgerSeq)
+		s.first, s.last = min(s.first, c.env.LedgerSeq), max(s.last, c.env.LedgerSeq)
+	}
+	return n
 }
 
 func (r record) scan(rows pgx.Rows) error {
@@ -154,7 +185,9 @@ func (b *Bridge) store(ctx context.Context, tx pgx.Tx, page []checked, t Takeove
 	slices.SortStableFunc(page, func(x, y checked) int { return bytes.Compare(x.env.EventID[:], y.env.EventID[:]) })
 	var batch pgx.Batch
 	entries := newEntryColumns(page)
-	queueCounted(&batch, len(entries.events), sqlInsertLedger, entries.ledgers, entries.seqs, entries.events, entries.leaves, b.o.Owner)
+	if len(entries.events) > 0 {
+		batch.Queue(sqlInsertLedger, entries.ledgers, entries.seqs, entries.events, entries.leaves, b.o.Owner)
+	}
 	events := usable(page)
 	queueEvents(&batch, b.o.Owner, events)
 	for _, s := range b.o.Catalog.Subscriptions {
@@ -170,19 +203,6 @@ func (b *Bridge) store(ctx context.Context, tx pgx.Tx, page []checked, t Takeove
 		return fmt.Errorf("take over: %w", err)
 	}
 	return nil
-}
-
-// queueCounted queues an insert that must write n rows.
-func queueCounted(batch *pgx.Batch, n int, sql string, args ...any) {
-	if n == 0 {
-		return
-	}
-	batch.Queue(sql, args...).Exec(func(tag commandTag) error {
-		if tag.RowsAffected() != int64(n) {
-			return errRaced
-		}
-		return nil
-	})
 }
 
 // entryColumns are the columns of new ledger entries.
@@ -227,6 +247,9 @@ func wanted(s Subscription, owner string, events []*checked) [][16]byte {
 // queueEvents queues the insert of the events' content.
 func queueEvents(batch *pgx.Batch, owner string, events []*checked) {
 	n := len(events)
+	if n == 0 {
+		return
+	}
 	ids, ledgers := make([][16]byte, n), make([][16]byte, n)
 	seqs, versions := make([]int64, n), make([]int32, n)
 	types, entries, parents, states := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
@@ -236,7 +259,7 @@ func queueEvents(batch *pgx.Batch, owner string, events []*checked) {
 		types[i], entries[i], parents[i], states[i] = c.env.EventType, c.entryID, c.env.Traceparent, c.env.Tracestate
 		payloads[i] = c.env.Payload
 	}
-	queueCounted(batch, n, sqlInsertEvents, ids, ledgers, seqs, versions, types, entries, parents, states, owner, payloads)
+	batch.Queue(sqlInsertEvents, ids, ledgers, seqs, versions, types, entries, parents, states, owner, payloads)
 }
 
 // queuePoison queues one distinct content. What it says of itself is stored only as far as columns can hold it.

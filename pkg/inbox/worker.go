@@ -26,7 +26,8 @@ type worker struct {
 	c     *Consumer
 	beat  *heartbeat
 	begin string // for batches: synchronous
-	quick string // for claims and renewals, which may be forgotten
+	quick string // for claims, which may be forgotten
+	alone string // for claims of rows that run alone, which must not
 
 	page  int               // rows to claim: halved by trouble, doubled by success
 	debts []debt            // settles that could not be written yet
@@ -43,7 +44,8 @@ func newWorker(c *Consumer) *worker {
 		c:     c,
 		beat:  newHeartbeat(c),
 		begin: begin(c.o.LockTimeout, c.o.IdleTimeout, true),
-		quick: begin(c.o.LockTimeout, c.o.IdleTimeout, false),
+		quick: begin(c.o.LockTimeout, c.o.IdleTimeout, false) + byIndex,
+		alone: begin(c.o.LockTimeout, c.o.IdleTimeout, true) + byIndex,
 		page:  c.o.PageRows,
 		cuts:  map[uuid.UUID]int{},
 	}
@@ -148,7 +150,7 @@ func (w *worker) claimNext(ctx context.Context) (batch, error) {
 // durably, since it may be Postgres that the handler brings down.
 func (w *worker) claimAlone(ctx context.Context, top int64) (batch, error) {
 	began := w.c.o.Now()
-	b, err := w.claim(ctx, w.begin, 0, top, w.c.o.AloneAfter, math.MaxInt32, 1)
+	b, err := w.claim(ctx, w.alone, 0, top, w.c.o.AloneAfter, math.MaxInt32, 1)
 	now := w.c.o.Now()
 	w.aloneAt = now.Add(w.interval(now.Sub(began)))
 	if len(b.rows) > 0 {
