@@ -6,7 +6,6 @@ package admin
 import (
 	"bytes"
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -87,22 +86,13 @@ func writer(format Format, out io.Writer, asJSON func(Record) proto.Message) (fu
 	case FormatNDJSON:
 		return func(r Record) error { return writeLine(out, asJSON(r)) }, nil
 	case FormatCSV:
-		sheet := csv.NewWriter(out)
-		sheet.UseCRLF = true // RFC 4180
-		line := func(cells []string) error {
-			if err := sheet.Write(cells); err != nil {
-				return err
-			}
-			sheet.Flush()
-			return sheet.Error()
-		}
 		return func(r Record) error {
-			cells, err := cells(r)
+			line, err := cells(r)
 			if err != nil {
 				return err
 			}
-			return line(cells)
-		}, line(csvHeader())
+			return writeCells(out, line)
+		}, writeCells(out, csvHeader())
 	default:
 		return nil, fmt.Errorf("export format %q is not known", format)
 	}
@@ -121,6 +111,16 @@ func writeLine(out io.Writer, m proto.Message) error {
 	}
 	line.WriteByte('\n')
 	_, err = out.Write(line.Bytes())
+	return err
+}
+
+// writeCells writes one line of RFC 4180, every cell quoted. Package encoding/csv drops carriage returns from cells.
+func writeCells(out io.Writer, line []string) error {
+	quoted := make([]string, len(line))
+	for i, cell := range line {
+		quoted[i] = `"` + strings.ReplaceAll(cell, `"`, `""`) + `"`
+	}
+	_, err := io.WriteString(out, strings.Join(quoted, ",")+"\r\n")
 	return err
 }
 
