@@ -46,6 +46,7 @@ func KnownTypes() []string {
 		"auth.login_policy.update_refused.v1",
 		"auth.login_policy.updated.v1",
 		"auth.outbox.requeue_refused.v1",
+		"auth.outbox.requeued.v1",
 		"auth.role.grant_refused.v1",
 		"auth.role.granted.v1",
 		"auth.role.revoke_refused.v1",
