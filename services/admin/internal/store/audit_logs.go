@@ -146,31 +146,7 @@ type Page struct {
 //
 // The limit in bytes is applied by the database from the stored lengths, so a row that does not fit is not even read.
 func (s Store) ListAuditLogs(ctx context.Context, p Predicate, page Page) (rows []AuditLog, more bool, err error) {
-	where := "true"
-	if p.SQL != "" {
-		where = "(" + p.SQL + ")"
-	}
-	args := append([]any{}, p.Args...)
-	bind := func(v any) string {
-		args = append(args, v)
-		return "$" + strconv.Itoa(len(args))
-	}
-	if page.Before != uuid.Nil {
-		where += " AND event_id < " + bind(page.Before)
-	}
-	// One row more than asked for is counted, and never read, to know whether there is another page.
-	sql := `
-WITH page AS MATERIALIZED (
-    SELECT event_id, octet_length(payload) AS size
-    FROM audit_logs WHERE ` + where + ` ORDER BY event_id DESC LIMIT ` + bind(page.Rows+1) + `
-), sized AS (
-    SELECT event_id, row_number() OVER newest AS position, sum(size) OVER newest AS bytes
-    FROM page WINDOW newest AS (ORDER BY event_id DESC)
-)
-SELECT ` + auditLogColumns + `, (SELECT count(*) FROM page) AS found
-FROM sized JOIN audit_logs USING (event_id)
-WHERE position <= ` + bind(page.Rows) + ` AND (position = 1 OR bytes <= ` + bind(page.MaxBytes) + `)
-ORDER BY event_id DESC`
+	sql, args := listStatement(p, page)
 	result, err := s.db.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, false, fmt.Errorf("list audit logs: %w", err)
@@ -183,6 +159,35 @@ ORDER BY event_id DESC`
 		return nil, false, fmt.Errorf("list audit logs: %w", err)
 	}
 	return rows, found > len(rows), nil
+}
+
+// listStatement builds the one statement that is not constant. What varies is bound, but for the predicate's SQL.
+func listStatement(p Predicate, page Page) (sql string, args []any) {
+	where := "true"
+	if p.SQL != "" {
+		where = "(" + p.SQL + ")"
+	}
+	args = append(args, p.Args...)
+	bind := func(v any) string {
+		args = append(args, v)
+		return "$" + strconv.Itoa(len(args))
+	}
+	if page.Before != uuid.Nil {
+		where += " AND event_id < " + bind(page.Before)
+	}
+	// One row more than asked for is counted, and never read, to know whether there is another page.
+	return `
+WITH page AS MATERIALIZED (
+    SELECT event_id, octet_length(payload) AS size
+    FROM audit_logs WHERE ` + where + ` ORDER BY event_id DESC LIMIT ` + bind(page.Rows+1) + `
+), sized AS (
+    SELECT event_id, row_number() OVER newest AS position, sum(size) OVER newest AS bytes
+    FROM page WINDOW newest AS (ORDER BY event_id DESC)
+)
+SELECT ` + auditLogColumns + `, (SELECT count(*) FROM page) AS found
+FROM sized JOIN audit_logs USING (event_id)
+WHERE position <= ` + bind(page.Rows) + ` AND (position = 1 OR bytes <= ` + bind(page.MaxBytes) + `)
+ORDER BY event_id DESC`, args
 }
 
 // withTrailing scans one column more than its caller asks for.
