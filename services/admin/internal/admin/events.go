@@ -84,7 +84,7 @@ func (e events) logExported(c Caller, filter, format string) (*auditv1.AuditEven
 }
 
 func (e events) callRefused(c Caller, method, reason string) (*auditv1.AuditEvent, error) {
-	event, err := e.event(c, EventCallRefused, auditv1.Operation_OPERATION_OPERATE, resource("method", method), nil)
+	event, err := e.event(c, EventCallRefused, auditv1.Operation_OPERATION_OPERATE, resource("method", clip(method, 128)), nil)
 	if err != nil {
 		return nil, err
 	}
