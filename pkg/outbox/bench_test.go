@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -121,5 +120,3 @@ func BenchmarkAppend(b *testing.B) {
 		})
 	}
 }
-
-var _ = time.Second

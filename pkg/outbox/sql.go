@@ -10,11 +10,18 @@ const (
 	sqlBegin    = `BEGIN ISOLATION LEVEL READ COMMITTED`
 	sqlCommit   = `COMMIT`
 	sqlRollback = `ROLLBACK`
-	// What may be repeated need not wait for the disk: a claim, renewal or
-	// settle that a crash of the database forgets is made again.
-	sqlAsync = `SET LOCAL synchronous_commit = off`
-	// A number must not be forgotten once an entry was published under it.
-	sqlSync = `SET LOCAL synchronous_commit = on`
+
+	// Settings of one transaction. What may be repeated need not wait for the
+	// disk: a claim, renewal or settle that a crash of the database forgets is
+	// made again. A number must not be forgotten once an entry went out under it.
+	// And the planner must not sort the whole queue for its first page, which it
+	// thinks cheap as long as a fresh table has no statistics.
+	sqlAsync = `SELECT set_config('synchronous_commit', 'off', true)` + sqlByIndex
+	sqlSync  = `SELECT set_config('synchronous_commit', 'on', true)` + sqlByIndex
+
+	// jit: the cost by which a scan counts as off would make it worthwhile.
+	sqlByIndex = `, set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 )
 
 // sqlAppend never ignores a conflict. append_no is drawn in argument order.
@@ -37,6 +44,7 @@ const (
 	sqlLockLedger = `
 SELECT ledger_id, head, pg_current_xact_id()::text::bigint
 FROM audit_ledger
+WHERE singleton
 FOR UPDATE`
 
 	// In append order and never SKIP LOCKED: whoever wrote version n+1 of a row
@@ -44,17 +52,18 @@ FOR UPDATE`
 	sqlReadUnsealed = `
 SELECT event_id, append_no, event_type, schema_version, payload, traceparent, tracestate, status, max_attempts,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-FROM (SELECT event_id, append_no, event_type, schema_version, payload, traceparent, tracestate, status, max_attempts,
-             row_number() OVER w AS place, sum(octet_length(payload)) OVER w AS bytes
-      FROM audit_outbox
-      WHERE ledger_seq IS NULL AND append_no > $1
-      WINDOW w AS (ORDER BY append_no ROWS UNBOUNDED PRECEDING)
-      ORDER BY append_no
-      LIMIT $2) AS page
+FROM (SELECT *, row_number() OVER w AS place, sum(octet_length(payload)) OVER w AS bytes
+      FROM (SELECT event_id, append_no, event_type, schema_version, payload, traceparent, tracestate, status, max_attempts
+            FROM audit_outbox
+            WHERE ledger_seq IS NULL AND append_no > $1
+            ORDER BY append_no
+            LIMIT $2) AS unsealed
+      WINDOW w AS (ORDER BY append_no ROWS UNBOUNDED PRECEDING)) AS page
 WHERE place = 1 OR bytes <= $3
 ORDER BY append_no`
 
-	// Numbers are head + place in the list. With a token the same update takes the claim.
+	// Numbers are head + place in the list. With a token the same update takes the
+	// claim. coalesce keeps the planner from the index over everything unsealed.
 	sqlNumber = `
 UPDATE audit_outbox AS o
 SET ledger_id = $1, ledger_seq = $2 + u.place,
@@ -62,9 +71,9 @@ SET ledger_id = $1, ledger_seq = $2 + u.place,
     claimed_at = CASE WHEN $5::uuid IS NOT NULL THEN clock_timestamp() END,
     claim_expires_at = clock_timestamp() + $6::bigint * interval '1 microsecond'
 FROM unnest($3::uuid[]) WITH ORDINALITY AS u (event_id, place)
-WHERE o.event_id = u.event_id AND o.ledger_seq IS NULL`
+WHERE o.event_id = u.event_id AND coalesce(o.ledger_seq, 0) = 0`
 
-	sqlMoveHead = `UPDATE audit_ledger SET head = head + $1, sealed_at = clock_timestamp() WHERE head = $2`
+	sqlMoveHead = `UPDATE audit_ledger SET head = head + $1, sealed_at = clock_timestamp() WHERE singleton AND head = $2`
 )
 
 // The open statuses are spelled out, so that the planner can use the partial index.
