@@ -21,34 +21,38 @@ import (
 
 func TestLoadOrCreateKeyMakesOneAndKeepsIt(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "signing.pem")
-	// As when two replicas start on one volume: all must end with the same key.
-	var (
-		wg  sync.WaitGroup
-		ids [8]string
-	)
-	for i := range ids {
-		wg.Go(func() {
-			keys, err := LoadOrCreateKey(path)
-			if err != nil || len(keys) != 1 {
-				t.Errorf("%d keys, %v", len(keys), err)
-				return
-			}
-			ids[i] = keys[0].ID
-		})
-	}
-	wg.Wait()
-	for _, id := range ids {
-		if id != ids[0] || id == "" {
-			t.Fatalf("different keys: %v", ids)
+	for range 100 { // replicas that start on one volume at the same time must end with the same key
+		path := filepath.Join(t.TempDir(), "signing.pem")
+		var (
+			wg    sync.WaitGroup
+			ids   [8]string
+			start = make(chan struct{})
+		)
+		for i := range ids {
+			wg.Go(func() {
+				<-start
+				keys, err := LoadOrCreateKey(path)
+				if err != nil || len(keys) != 1 {
+					t.Errorf("%d keys, %v", len(keys), err)
+					return
+				}
+				ids[i] = keys[0].ID
+			})
 		}
-	}
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
-	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".signing*")); len(left) != 0 {
-		t.Errorf("left over: %v", left)
+		close(start)
+		wg.Wait()
+		for _, id := range ids {
+			if id != ids[0] || id == "" {
+				t.Fatalf("different keys: %v", ids)
+			}
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Fatalf("mode %v, %v", info.Mode(), err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".signing*")); len(left) != 0 {
+			t.Fatalf("left over: %v", left)
+		}
 	}
 }
 

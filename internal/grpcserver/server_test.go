@@ -425,13 +425,13 @@ func TestRunReportsAListenerThatBreaks(t *testing.T) {
 func TestKeepalivePolicy(t *testing.T) {
 	t.Parallel()
 	h := handlers{do: func(context.Context, string) (string, error) { return "x", nil }}
-	s := start(t, Config{KeepaliveMinTime: time.Second}, h)
+	s := start(t, Config{KeepaliveMinTime: 200 * time.Millisecond}, h)
 	// grpc-go clients do not ping more often than every 10 s, so the policy itself is looked at: idle pings are allowed.
 	conn := dial(t, s.Addr(), grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, PermitWithoutStream: true}))
 	if err := conn.Invoke(t.Context(), doMethod, named("x"), named("")); err != nil {
 		t.Fatal(err)
 	}
-	if !pingsAccepted(t, s.Addr(), 3, 1100*time.Millisecond) {
+	if !pingsAccepted(t, s.Addr(), 6, 400*time.Millisecond) {
 		t.Error("a client within the bound was sent away")
 	}
 	if pingsAccepted(t, s.Addr(), 20, 10*time.Millisecond) {

@@ -114,6 +114,23 @@ func TestTokenIsRefused(t *testing.T) {
 	}
 }
 
+// No choice of field contents makes two questions look alike, not even one that imitates a separator.
+func TestBindingsDoNotCollide(t *testing.T) {
+	t.Parallel()
+	z := strings.Repeat("\x00", 8)
+	bindings := []Binding{
+		{Parent: "p", Filter: "f", OrderBy: "o" + z + "q"}, {Parent: "p" + z + "f", Filter: "o", OrderBy: "q"},
+		{Parent: "pf"}, {Parent: "p", Filter: "f"}, {Filter: "pf"}, {OrderBy: "pf"}, {Method: "pf"}, {},
+	}
+	seen := map[string]Binding{}
+	for _, b := range bindings {
+		if other, dup := seen[string(b.hash())]; dup {
+			t.Errorf("%+q and %+q have one hash", b, other)
+		}
+		seen[string(b.hash())] = b
+	}
+}
+
 // flip changes one character in the middle.
 func flip(token string) string {
 	b := []byte(token)
@@ -173,18 +190,18 @@ func TestPageSize(t *testing.T) {
 	}
 }
 
-// FuzzOpen: whatever a caller sends, nothing but a token of ours is accepted, and nothing panics.
+// FuzzOpen: whatever a caller sends, what is accepted is a position that was sealed under the secret, and nothing panics.
 func FuzzOpen(f *testing.F) {
 	c := codec(f, secret)
 	b := Binding{Filter: "f"}
-	token, err := c.Seal(b, cursor{After: "x"})
+	sealed := cursor{After: "x", N: 7}
+	token, err := c.Seal(b, sealed)
 	if err != nil {
 		f.Fatal(err)
 	}
 	for _, seed := range []string{"", "A", token, flip(token), token + "=", "\n" + token, strings.ToUpper(token)} {
 		f.Add(seed)
 	}
-	strip := strings.NewReplacer("\r", "", "\n", "") // encoding/base64 passes over line ends
 	f.Fuzz(func(t *testing.T, sent string) {
 		var got cursor
 		more, err := c.Open(b, sent, &got)
@@ -193,14 +210,12 @@ func FuzzOpen(f *testing.F) {
 			if more || err != nil {
 				t.Errorf("empty token: %t, %v", more, err)
 			}
-		case strip.Replace(sent) == token:
-			if !more || err != nil || got.After != "x" {
-				t.Errorf("own token: %+v, %v", got, err)
+		case more:
+			if err != nil || got != sealed {
+				t.Errorf("%q was accepted as %+v, %v", sent, got, err)
 			}
-		default:
-			if more || apperr.KindOf(err) != apperr.KindInvalidArgument {
-				t.Errorf("%q: %t, %v", sent, more, err)
-			}
+		case apperr.KindOf(err) != apperr.KindInvalidArgument || got != (cursor{}):
+			t.Errorf("%q: %+v, %v", sent, got, err)
 		}
 	})
 }

@@ -79,7 +79,18 @@ func pool(t *testing.T, c Config) *pgxpool.Pool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(db.Close)
+	t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() { // Close waits for connections that a failed test may still hold
+			defer close(closed)
+			db.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%d connections were never given back", db.Stat().AcquiredConns())
+		}
+	})
 	return db
 }
 

@@ -113,7 +113,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// Requests at the same time share one probe and its answer; a client that goes away does not spoil it for the others.
+// Requests at the same time share one probe and its answer.
 func TestProbesAreShared(t *testing.T) {
 	t.Parallel()
 	var running, most atomic.Int32
@@ -149,6 +149,31 @@ func TestProbesAreShared(t *testing.T) {
 	wg.Wait()
 	if most.Load() != 1 {
 		t.Errorf("%d probes at once", most.Load())
+	}
+}
+
+func TestAProbeOutlivesTheClientThatAskedFirst(t *testing.T) {
+	t.Parallel()
+	enter, leave := make(chan context.Context, 1), make(chan struct{})
+	c := &checkState{Check: Check{Name: "db", Timeout: time.Minute, Probe: func(ctx context.Context) error {
+		enter <- ctx
+		<-leave
+		return ctx.Err()
+	}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	answer := make(chan status, 1)
+	go func() {
+		now, _ := c.probe(ctx)
+		answer <- now
+	}()
+	probing := <-enter
+	cancel()
+	if probing.Err() != nil {
+		t.Error("the probe's context ended with the client's")
+	}
+	close(leave)
+	if got := <-answer; got != statusOK {
+		t.Errorf("got %s", got)
 	}
 }
 
