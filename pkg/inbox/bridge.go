@@ -143,6 +143,7 @@ func (b *Bridge) pass(ctx context.Context, block time.Duration) (n int, err erro
 			return n, err
 		}
 		b.reclaimAt = now.Add(b.o.ReclaimEvery)
+		b.own = true // what was refused alone is tried again
 	}
 	if b.own {
 		got, err := b.drain(ctx, Own)
@@ -220,7 +221,7 @@ func (b *Bridge) page(ctx context.Context, kind Kind, block time.Duration) (n in
 	if err != nil {
 		return 0, false, err
 	}
-	n = len(p.Entries) + len(p.Deleted)
+	n = len(p.Entries) + len(p.Deleted) - int(t.Refused)
 	if n > 0 {
 		b.note(t, size)
 		if b.o.Acked != nil {
@@ -233,25 +234,32 @@ func (b *Bridge) page(ctx context.Context, kind Kind, block time.Duration) (n in
 	return n, p.Done, nil
 }
 
-// takeWhole commits and acknowledges a page. A page that cannot be written for a reason that is not
-// the database's own is taken entry by entry, so that one entry holds up no other.
+// takeWhole commits and acknowledges a page. A page that the database refuses for a reason that is
+// not its own trouble is taken entry by entry, so that one entry holds up no other; the one that is
+// refused alone stays pending, and is tried again with the next round of own entries.
 func (b *Bridge) takeWhole(ctx context.Context, p Page) (Takeover, error) {
 	t, err := b.commitAndAck(ctx, p.Entries, p.Deleted)
-	if err == nil || len(p.Entries) < 2 || trouble(err) || !isPostgres(err) || ctx.Err() != nil {
+	if err == nil || trouble(err) || !isPostgres(err) || ctx.Err() != nil {
 		return t, err
 	}
 	sum := Takeover{Owner: b.o.Owner, Stream: b.o.Stream, PoisonReasons: map[string]int64{}}
-	var first error
 	for i := range p.Entries {
 		t, err := b.commitAndAck(ctx, p.Entries[i:i+1], nil)
-		if err != nil && first == nil {
-			first = err
-		}
-		if err == nil {
+		switch {
+		case err == nil:
 			sum.add(t)
+		case trouble(err) || !isPostgres(err) || ctx.Err() != nil:
+			return sum, err
+		default:
+			sum.Refused++
+			b.log.say(ctx, slog.LevelError, "an entry cannot be written and stays pending",
+				slog.String("entry_id", p.Entries[i].ID), slog.String("error", err.Error()))
 		}
 	}
-	return sum, first
+	if len(p.Deleted) > 0 {
+		return sum, b.o.Source.Ack(ctx, p.Deleted)
+	}
+	return sum, nil
 }
 
 func isPostgres(err error) bool {
@@ -358,6 +366,7 @@ func (t *Takeover) add(u Takeover) {
 	t.Conflicts += u.Conflicts
 	t.Checkpoints += u.Checkpoints
 	t.Deleted += u.Deleted
+	t.Refused += u.Refused
 	for reason, n := range u.PoisonReasons {
 		t.PoisonReasons[reason] += n
 	}

@@ -82,6 +82,7 @@ type Takeover struct {
 	Conflicts   int64
 	Checkpoints int64
 	Deleted     int64 // deleted from the stream before they were taken over
+	Refused     int64 // refused by the database alone, and still pending
 	// PoisonReasons counts parked, forged and conflicting entries by reason.
 	PoisonReasons map[string]int64
 }

@@ -562,3 +562,28 @@ func TestNewBridgeRefusesWhatIsIncomplete(t *testing.T) {
 		t.Error("one consumer subscribed twice is accepted")
 	}
 }
+
+// An entry that the database refuses by itself stays pending and holds up no other (BC-57).
+func TestAnEntryThatCannotBeWrittenHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ids := b.add(10)
+	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no'' USING ERRCODE = ''22023''; END'`)
+	b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON inbox_events FOR EACH ROW WHEN (NEW.event_id = '` + ids[4].String() + `') EXECUTE FUNCTION refuse()`)
+	bridge := b.bridge("a")
+	for range 2 {
+		if _, err := bridge.Once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.want("events", b.count(`SELECT count(*) FROM inbox_events`), 9)
+	b.want("pending", len(b.stream.Pending()), 1)
+	b.exec(`DROP TRIGGER refuse ON inbox_events`)
+	b.run(bridge.Run)
+	eventually(t, 10*time.Second, func() error {
+		if n := b.count(`SELECT count(*) FROM inbox_events`); n != 10 {
+			return errors.New("the refused entry was not tried again")
+		}
+		return nil
+	})
+}
