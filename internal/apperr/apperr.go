@@ -186,8 +186,7 @@ func (e *Error) Unwrap() error { return e.cause }
 
 // KindOf returns the kind of the outermost *Error in err's chain, and KindInternal if there is none.
 func KindOf(err error) Kind {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
 	return KindInternal
@@ -195,8 +194,7 @@ func KindOf(err error) Kind {
 
 // ReasonOf returns the reason of the outermost *Error in err's chain, and "" if there is none.
 func ReasonOf(err error) string {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
 	}
 	return ""

@@ -141,12 +141,12 @@ func TestKindOfAndReasonOf(t *testing.T) {
 func TestFromValidation(t *testing.T) {
 	t.Parallel()
 	rules := validate.FieldPath_builder{Elements: []*validate.FieldPathElement{
-		validate.FieldPathElement_builder{FieldName: proto.String("user")}.Build(),
-		validate.FieldPathElement_builder{FieldName: proto.String("email")}.Build(),
+		validate.FieldPathElement_builder{FieldName: new("user")}.Build(),
+		validate.FieldPathElement_builder{FieldName: new("email")}.Build(),
 	}}.Build()
 	err := FromValidation(fmt.Errorf("wrapped: %w", &protovalidate.ValidationError{Violations: []*protovalidate.Violation{
-		{Proto: validate.Violation_builder{Field: rules, RuleId: proto.String("string.min_len"), Message: proto.String("too short")}.Build()},
-		{Proto: validate.Violation_builder{RuleId: proto.String("no_message")}.Build()},
+		{Proto: validate.Violation_builder{Field: rules, RuleId: new("string.min_len"), Message: new("too short")}.Build()},
+		{Proto: validate.Violation_builder{RuleId: new("no_message")}.Build()},
 	}}))
 	var e *Error
 	if !errors.As(err, &e) || e.Kind != KindInvalidArgument {

@@ -9,6 +9,7 @@ import (
 	"crypto/rsa"
 	"encoding/base64"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -143,9 +144,7 @@ func TestVerifyRefusesForgeries(t *testing.T) {
 		change(&c)
 		unsigned := jwt.NewWithClaims(method, c)
 		unsigned.Header["kid"], unsigned.Header["typ"] = b.keys[0].ID, tokenType
-		for k, v := range header {
-			unsigned.Header[k] = v
-		}
+		maps.Copy(unsigned.Header, header)
 		token, err := unsigned.SignedString(key)
 		if err != nil {
 			t.Fatal(err)

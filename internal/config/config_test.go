@@ -77,7 +77,8 @@ func TestLoadReportsEveryProblemAtOnce(t *testing.T) {
 	}{
 		"required": {nil, nil, []string{"URL is required and not set"}},
 		"several": {
-			map[string]string{"GRACE": "soon", "LEVEL": "loud", "REDIS_POOL": "many", "PROXIES": "10.0.0.0/99", "ON": "perhaps"}, nil,
+			map[string]string{"GRACE": "soon", "LEVEL": "loud", "REDIS_POOL": "many", "PROXIES": "10.0.0.0/99", "ON": "perhaps"},
+			nil,
 			[]string{"6 problems", "URL is required", "GRACE is not a valid", "LEVEL is not a valid", "REDIS_POOL is not a valid", "PROXIES is not a valid", "ON is not a valid"},
 		},
 		"both variants": {
@@ -132,8 +133,8 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 	cfg := sample{URL: s, Key: s}
 	var log bytes.Buffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
-	logger.Info("x", "s", s, "cfg", cfg, "redacted", Redacted(&cfg))
-	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "s", s, "cfg", cfg, "redacted", Redacted(cfg))
+	logger.InfoContext(t.Context(), "x", slog.Any("s", s), slog.Any("cfg", cfg), slog.Any("redacted", Redacted(&cfg)))
+	slog.New(slog.NewTextHandler(&log, nil)).InfoContext(t.Context(), "x", slog.Any("s", s), slog.Any("cfg", cfg), slog.Any("redacted", Redacted(cfg)))
 	encoded, err := json.Marshal(map[string]any{"s": s, "cfg": cfg})
 	if err != nil {
 		t.Fatal(err)

@@ -83,8 +83,7 @@ func (s *Server) answer(ctx context.Context, err error) error {
 		slog.String("method", info.Method), slog.String("code", answer.Code().String()),
 		slog.String("correlation_id", info.CorrelationID), slog.String("error", err.Error()),
 	}
-	var p *panicError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*panicError](err); ok {
 		attrs = append(attrs, slog.String("stack", p.stack))
 	}
 	s.cfg.Logger.LogAttrs(ctx, level, "call failed", attrs...)

@@ -20,7 +20,7 @@ func pingsAccepted(t *testing.T, addr net.Addr, n int, every time.Duration) bool
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // a test's connection
+	defer conn.Close()
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		t.Fatal(err)
 	}

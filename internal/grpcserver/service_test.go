@@ -33,11 +33,11 @@ var message = sync.OnceValue(func() protoreflect.MessageDescriptor {
 		String: validate.StringRules_builder{MinLen: proto.Uint64(1), MaxLen: proto.Uint64(100)}.Build(),
 	}.Build())
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
-		Name: proto.String("test.proto"), Package: proto.String("test.v1"), Syntax: proto.String("proto3"),
+		Name: new("test.proto"), Package: new("test.v1"), Syntax: new("proto3"),
 		MessageType: []*descriptorpb.DescriptorProto{{
-			Name: proto.String("Message"),
+			Name: new("Message"),
 			Field: []*descriptorpb.FieldDescriptorProto{{
-				Name: proto.String("name"), JsonName: proto.String("name"), Number: proto.Int32(1), Options: options,
+				Name: new("name"), JsonName: new("name"), Number: proto.Int32(1), Options: options,
 				Type: descriptorpb.FieldDescriptorProto_TYPE_STRING.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
 			}},
 		}},
@@ -136,7 +136,7 @@ func (r *running) do(ctx context.Context, name string, options ...grpc.CallOptio
 	return nameOf(out), err
 }
 
-func (r *running) open(t *testing.T, ctx context.Context) grpc.ClientStream { //nolint:revive // t first, as everywhere in tests
+func (r *running) open(t *testing.T, ctx context.Context) grpc.ClientStream {
 	t.Helper()
 	s, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, streamMethod)
 	if err != nil {

@@ -119,8 +119,14 @@ func TestBindingsDoNotCollide(t *testing.T) {
 	t.Parallel()
 	z := strings.Repeat("\x00", 8)
 	bindings := []Binding{
-		{Parent: "p", Filter: "f", OrderBy: "o" + z + "q"}, {Parent: "p" + z + "f", Filter: "o", OrderBy: "q"},
-		{Parent: "pf"}, {Parent: "p", Filter: "f"}, {Filter: "pf"}, {OrderBy: "pf"}, {Method: "pf"}, {},
+		{Parent: "p", Filter: "f", OrderBy: "o" + z + "q"},
+		{Parent: "p" + z + "f", Filter: "o", OrderBy: "q"},
+		{Parent: "pf"},
+		{Parent: "p", Filter: "f"},
+		{Filter: "pf"},
+		{OrderBy: "pf"},
+		{Method: "pf"},
+		{},
 	}
 	seen := map[string]Binding{}
 	for _, b := range bindings {

@@ -34,8 +34,7 @@ const unavailableRetry = time.Second
 
 // Code returns the SQLSTATE in err's chain, and "" if the server gave none.
 func Code(err error) string {
-	var e *pgconn.PgError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code
 	}
 	return ""
@@ -43,8 +42,7 @@ func Code(err error) string {
 
 // ConstraintName returns the name of the constraint that a statement violated, and "" if it violated none.
 func ConstraintName(err error) string {
-	var e *pgconn.PgError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.ConstraintName
 	}
 	return ""
@@ -78,8 +76,7 @@ func Trouble(err error) bool {
 	if code := Code(err); code != "" {
 		return troubleCode(code)
 	}
-	var connect *pgconn.ConnectError
-	if errors.As(err, &connect) {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return !errors.Is(err, context.Canceled)
 	}
 	if CommitUnknown(err) {

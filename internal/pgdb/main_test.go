@@ -60,7 +60,7 @@ func database(t *testing.T) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close(context.Background()) //nolint:errcheck // a test's connection
+	defer admin.Close(context.Background())
 	if _, err := admin.Exec(t.Context(), "CREATE DATABASE "+name); err != nil {
 		t.Fatal(err)
 	}

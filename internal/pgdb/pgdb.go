@@ -97,8 +97,7 @@ func Open(ctx context.Context, c Config) (*pgxpool.Pool, error) {
 		return keep(conn, e) && e.Code != readOnlyTransaction && !stalePlan(e)
 	}
 	if c.TracerProvider != nil {
-		cc.Tracer = otelpgx.NewTracer(otelpgx.WithTracerProvider(c.TracerProvider), otelpgx.WithTrimSQLInSpanName(),
-			otelpgx.WithDisableAcquireTracer())
+		cc.Tracer = otelpgx.NewTracer(otelpgx.WithTracerProvider(c.TracerProvider), otelpgx.WithDisableAcquireTracer())
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {

@@ -70,7 +70,7 @@ func TestLoggerNamesServiceAndSpan(t *testing.T) {
 	tel := setup(t, Config{Version: "v1", Stderr: &out, Level: slog.LevelInfo})
 	ctx, span := tel.Tracer("t").Start(t.Context(), "s")
 	defer span.End()
-	tel.Logger.With("a", 1).InfoContext(ctx, "hello", "b", 2)
+	tel.Logger.With(slog.Int("a", 1)).InfoContext(ctx, "hello", slog.Int("b", 2))
 	tel.Logger.WithGroup("g").InfoContext(t.Context(), "no span")
 	tel.Logger.DebugContext(ctx, "below the level")
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
