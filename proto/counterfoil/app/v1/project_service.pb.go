@@ -356,7 +356,8 @@ type UpdateProjectRequest struct {
 	// The project's name, the new values, and the etag as last read if the change
 	// shall fail with ABORTED where somebody else's came between.
 	Project *Project `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
-	// The fields to change: display_name, description. Empty means all of them.
+	// The fields to change: display_name, description. Empty means those that have
+	// a value in project.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	// Makes the call safe to repeat: a UUID of the caller's choice, kept for 24 hours.
 	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -1109,7 +1110,7 @@ type UpdateMemberRequest struct {
 	// The member's name, the new role, and the etag as last read if the change shall
 	// fail with ABORTED where somebody else's came between.
 	Member *Member `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
-	// The fields to change: role. Empty means all of them.
+	// The fields to change: role, which an empty mask means too.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	// Makes the call safe to repeat: a UUID of the caller's choice, kept for 24 hours.
 	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/counterfoil/counterfoil/internal/apperr"
 	"github.com/counterfoil/counterfoil/internal/pagetoken"
 	appv1 "github.com/counterfoil/counterfoil/proto/counterfoil/app/v1"
 	"github.com/counterfoil/counterfoil/services/app/internal/app"
@@ -118,12 +119,16 @@ func projectUpdate(req *appv1.UpdateProjectRequest) (app.ProjectUpdate, error) {
 	if update.Etag, err = version("project.etag", wanted.GetEtag()); err != nil {
 		return app.ProjectUpdate{}, err
 	}
+	// Without a mask, every field that has a value is meant (AIP-134).
 	paths := req.GetUpdateMask().GetPaths()
-	if len(paths) == 0 || slices.Contains(paths, "display_name") {
+	if slices.Contains(paths, "display_name") || len(paths) == 0 && wanted.GetDisplayName() != "" {
 		update.DisplayName = &wanted.DisplayName
 	}
-	if len(paths) == 0 || slices.Contains(paths, "description") {
+	if slices.Contains(paths, "description") || len(paths) == 0 && wanted.GetDescription() != "" {
 		update.Description = &wanted.Description
+	}
+	if update.DisplayName != nil && *update.DisplayName == "" {
+		return app.ProjectUpdate{}, apperr.InvalidField("project.display_name", "must not be empty")
 	}
 	return update, nil
 }
