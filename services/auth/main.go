@@ -60,8 +60,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	defer moverDB.Close()
+	defer func() { moverDB.Close(); db.Close() }()
 	keys, err := cfg.openKeys()
 	if err != nil {
 		return err
