@@ -89,7 +89,9 @@ func (s *DebugServer) Run(ctx context.Context) error {
 	if err := s.server.Shutdown(stop); err != nil {
 		_ = s.server.Close() // a scrape that hangs does not keep the process
 	}
-	_ = <-failed // http.ErrServerClosed, as asked for
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("debug server: %w", err)
+	}
 	return nil
 }
 
