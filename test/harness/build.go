@@ -17,15 +17,20 @@ import (
 // built remembers what this process has built: tests start many systems, and the source does not change meanwhile.
 var built struct {
 	sync.Mutex
-	folders map[string]string // by tags
+	folders map[string]string // by tags and packages
 }
 
-// build builds every program below cmd and services into .dev/bin of the repository. The folder is one for all runs with
-// the same tags; go build leaves alone what is current.
+// build builds the services, cmd/migrate and, if asked for, the operator's CLI into .dev/bin of the repository. The folder
+// is one for all runs with the same tags; go build leaves alone what is current.
 func (s *System) build(ctx context.Context) error {
 	built.Lock()
 	defer built.Unlock()
-	if dir, done := built.folders[s.opts.BuildTags]; done {
+	packages := []string{"./cmd/migrate", "./services/..."}
+	if s.opts.CLI {
+		packages = append(packages, "./cmd/counterfoil")
+	}
+	key := fmt.Sprint(s.opts.BuildTags, packages)
+	if dir, done := built.folders[key]; done {
 		s.bin = dir
 		return nil
 	}
@@ -46,7 +51,8 @@ func (s *System) build(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", s.opts.BuildTags, "-o", dir+"/", "./cmd/...", "./services/...")
+	args := append([]string{"build", "-buildvcs=false", "-tags", s.opts.BuildTags, "-o", dir + "/"}, packages...)
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -55,7 +61,7 @@ func (s *System) build(ctx context.Context) error {
 	if built.folders == nil {
 		built.folders = map[string]string{}
 	}
-	built.folders[s.opts.BuildTags] = dir
+	built.folders[key] = dir
 	s.bin = dir
 	return nil
 }

@@ -56,6 +56,8 @@ type Options struct {
 	Redis map[string]string
 	// BuildTags are passed to go build, such as "failpoints".
 	BuildTags string
+	// CLI builds the operator's CLI, too; Bin("counterfoil") is its path.
+	CLI bool
 	// Log receives a line for each step of the start. Default: none.
 	Log func(format string, args ...any)
 }
@@ -188,7 +190,7 @@ func (s *System) Postgres(owner string) *devserver.Postgres { return s.servers[o
 // DB returns a pool to the database of a service, as the superuser: for looking, and for breaking things.
 func (s *System) DB(owner string) *pgxpool.Pool { return s.pools[owner] }
 
-// Bin returns the path of a built program, such as "counterfoil".
+// Bin returns the path of a built program, such as "auth" or "migrate".
 func (s *System) Bin(name string) string { return filepath.Join(s.bin, name) }
 
 // startServices starts Auth first, which writes the keys that the others read, and makes the first operator.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -80,9 +81,7 @@ func (s *Service) Launch() error {
 		}
 	}
 	env := s.system.environment(s.Name, s.Replica, s.listen, s.debug)
-	for name, value := range s.env {
-		env[name] = value
-	}
+	maps.Copy(env, s.env)
 	proc, err := start(s.system.Bin(s.Name), s.log, env)
 	if err != nil {
 		return err
