@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -60,11 +61,9 @@ func TestSettingsNameEveryProblem(t *testing.T) {
 		}
 	}
 	bad := goodSettings()
-	for name, value := range map[string]string{
+	maps.Copy(bad, map[string]string{
 		"REDIS_URL": "http://:hunter2@x", "MAC_KEYS_AUTH": "auth-1:hunter2", "PAGE_TOKEN_KEY": "hunter2", "INBOX_RETENTION": "1m", "TIME_SCALE": "0.5",
-	} {
-		bad[name] = value
-	}
+	})
 	_, err = load([]string{"serve"}, settingsOf(bad))
 	for _, name := range []string{"REDIS_URL", "MAC_KEYS_AUTH", "PAGE_TOKEN_KEY", "INBOX_RETENTION", "TIME_SCALE"} {
 		if err == nil || !strings.Contains(err.Error(), name) {

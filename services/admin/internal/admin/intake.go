@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -149,7 +150,7 @@ func (in *Intake) prune(ctx context.Context) error {
 		}
 		n, err := in.inbox.Prune(ctx, in.options.Retention, pruneBatch)
 		if err != nil && ctx.Err() == nil {
-			in.options.Telemetry.Logger.WarnContext(ctx, "finished inbox rows were not pruned", "error", err)
+			in.options.Telemetry.Logger.WarnContext(ctx, "finished inbox rows were not pruned", slog.Any("error", err))
 		}
 		wait := pruneEvery
 		if n == pruneBatch {

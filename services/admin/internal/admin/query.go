@@ -6,6 +6,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -76,7 +77,7 @@ func (s *Service) viewed(ctx context.Context, c Caller, filter string) {
 	}
 	if err != nil {
 		s.missed.Add(ctx, 1)
-		s.log.ErrorContext(ctx, "a listing was served without a record of it", "error", err)
+		s.log.ErrorContext(ctx, "a listing was served without a record of it", slog.Any("error", err))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -266,9 +267,9 @@ func (b bundle) breakLedger(t *testing.T) {
 func TestOwnNumbersAreDense(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	done := make(chan error)
+	var all sync.WaitGroup
 	for i := range 8 {
-		go func() {
+		all.Go(func() {
 			for j := range 10 {
 				if (i+j)%4 == 0 {
 					_ = b.inTx(context.Background(), func(tx pgx.Tx) error {
@@ -285,12 +286,9 @@ func TestOwnNumbersAreDense(t *testing.T) {
 				}
 				b.service.Refused(context.Background(), b.caller, "/x/Y", "ROLE_REQUIRED")
 			}
-			done <- nil
-		}()
+		})
 	}
-	for range 8 {
-		<-done
-	}
+	all.Wait()
 	logs := b.count(t, "SELECT count(*) FROM audit_logs")
 	for what, sql := range map[string]string{
 		"highest number": "SELECT max(ledger_seq) FROM audit_logs WHERE owner = 'admin'",

@@ -6,6 +6,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -82,6 +83,6 @@ func (s *Service) Refused(ctx context.Context, c Caller, method, reason string) 
 	}
 	if err != nil {
 		s.missed.Add(ctx, 1)
-		s.log.ErrorContext(ctx, "a refused call was not recorded", "method", method, "error", err)
+		s.log.ErrorContext(ctx, "a refused call was not recorded", slog.String("method", method), slog.Any("error", err))
 	}
 }

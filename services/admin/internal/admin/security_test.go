@@ -50,15 +50,19 @@ func TestRepeatedLoginFailures(t *testing.T) {
 		alerts  int64
 	}{
 		"four are none": {func(t *testing.T) [][]inbox.Event {
+			t.Helper()
 			return [][]inbox.Event{failures(t, "u", start, 4, time.Minute)}
 		}, 0},
 		"five in ten minutes are one": {func(t *testing.T) [][]inbox.Event {
+			t.Helper()
 			return [][]inbox.Event{failures(t, "u", start, 5, time.Minute)}
 		}, 1},
 		"five over eleven minutes are none": {func(t *testing.T) [][]inbox.Event {
+			t.Helper()
 			return [][]inbox.Event{failures(t, "u", start, 5, 165*time.Second)}
 		}, 0},
 		"five of different users are none": {func(t *testing.T) [][]inbox.Event {
+			t.Helper()
 			var batch []inbox.Event
 			for i := range 5 {
 				batch = append(batch, loginFailure(t, fmt.Sprint("u", i), start))
@@ -66,16 +70,20 @@ func TestRepeatedLoginFailures(t *testing.T) {
 			return [][]inbox.Event{batch}
 		}, 0},
 		"five at the same instant are one": {func(t *testing.T) [][]inbox.Event {
+			t.Helper()
 			return [][]inbox.Event{failures(t, "u", start, 5, 0)}
 		}, 1},
 		"one at a time, last first": {func(t *testing.T) [][]inbox.Event {
+			t.Helper()
 			all := failures(t, "u", start, 5, time.Minute)
 			return [][]inbox.Event{{all[4]}, {all[2]}, {all[3]}, {all[0]}, {all[1]}}
 		}, 1},
 		"an hour of attempts is an alert each window": {func(t *testing.T) [][]inbox.Event {
+			t.Helper()
 			return [][]inbox.Event{failures(t, "u", start, 60, time.Minute)}
 		}, 4},
 		"attempts after the alert within the window raise no second": {func(t *testing.T) [][]inbox.Event {
+			t.Helper()
 			all := failures(t, "u", start, 12, time.Minute)
 			return [][]inbox.Event{all[:5], all[5:9], all[9:]}
 		}, 1},

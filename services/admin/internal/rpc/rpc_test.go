@@ -435,10 +435,12 @@ func TestOperateOverTheWire(t *testing.T) {
 	box := adminv1.NewInboxServiceClient(b.conn)
 	e := event(t)
 	inboxtest.Deliver(t, b.Service, admin.AuditLogConsumer, e)
-	consumer, err := inbox.NewConsumer(inbox.ConsumerOptions{DB: b.Service, Name: admin.AuditLogConsumer, MaxAttempts: 1,
+	consumer, err := inbox.NewConsumer(inbox.ConsumerOptions{
+		DB: b.Service, Name: admin.AuditLogConsumer, MaxAttempts: 1,
 		Handler: func(context.Context, pgx.Tx, []inbox.Event) error {
 			return inbox.Permanent("test.no", errors.New("no"))
-		}})
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

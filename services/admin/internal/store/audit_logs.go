@@ -223,13 +223,16 @@ func (s Store) EachPayload(ctx context.Context, events []uuid.UUID, visit func(i
 	if err != nil {
 		return fmt.Errorf("read inbox payloads: %w", err)
 	}
-	var id uuid.UUID
-	var payload []byte
-	_, err = pgx.ForEachRow(rows, []any{&id, &payload}, func() error {
+	defer rows.Close()
+	for rows.Next() {
+		var id uuid.UUID
+		var payload []byte
+		if err := rows.Scan(&id, &payload); err != nil {
+			return fmt.Errorf("read inbox payloads: %w", err)
+		}
 		visit(id, payload)
-		return nil
-	})
-	if err != nil {
+	}
+	if err := rows.Err(); err != nil {
 		return fmt.Errorf("read inbox payloads: %w", err)
 	}
 	return nil

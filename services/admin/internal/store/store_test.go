@@ -115,8 +115,13 @@ func TestListSaysWhetherThereAreMore(t *testing.T) {
 		want     int
 		more     bool
 	}{
-		{9, 1 << 20, 9, true}, {10, 1 << 20, 10, false}, {11, 1 << 20, 10, false}, {10, 3, 3, true}, {10, 10, 10, false},
-		{10, 0, 1, true}, {1, 0, 1, true},
+		{9, 1 << 20, 9, true},
+		{10, 1 << 20, 10, false},
+		{11, 1 << 20, 10, false},
+		{10, 3, 3, true},
+		{10, 10, 10, false},
+		{10, 0, 1, true},
+		{1, 0, 1, true},
 	} {
 		rows, more, err := s.ListAuditLogs(t.Context(), Predicate{}, Page{Rows: c.rows, MaxBytes: c.maxBytes})
 		if err != nil {
