@@ -222,7 +222,7 @@ func (b *Bridge) page(ctx context.Context, kind Kind, block time.Duration) (n in
 		return 0, false, err
 	}
 	n = len(p.Entries) + len(p.Deleted) - int(t.Refused)
-	if n > 0 {
+	if n > 0 || t.Refused > 0 {
 		b.note(t, size)
 		if b.o.Acked != nil {
 			if err := b.o.Acked(ctx, t); err != nil {
