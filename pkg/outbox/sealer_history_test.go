@@ -103,6 +103,7 @@ func (h history) run(t *testing.T, db *testdb.DB, seed uint64) error {
 	if err := held.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	inTx(t, db.Service, func(tx pgx.Tx) error { return changeWidget(t.Context(), tx, rowsOfHistory) }) // must not pass the slow one
 	limit := time.Now().Add(10 * time.Second)
 	for len(faults) == 0 && time.Now().Before(limit) && one[bool](t, db.Super, "SELECT EXISTS (SELECT FROM audit_outbox WHERE ledger_seq IS NULL)") {
 		pause(5 * time.Millisecond)
