@@ -32,7 +32,7 @@ func (p Pruner) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := p.Once(ctx); err != nil && ctx.Err() == nil {
-			p.Logger.WarnContext(ctx, "request ids are not pruned", "error", err)
+			p.Logger.WarnContext(ctx, "request ids are not pruned", slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():

@@ -25,6 +25,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/telemetry"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
 	"github.com/counterfoil/counterfoil/pkg/outbox"
+	"github.com/counterfoil/counterfoil/pkg/outbox/outboxotel"
 	"github.com/counterfoil/counterfoil/pkg/outbox/redisstream"
 	"github.com/counterfoil/counterfoil/services/app/internal/app"
 	"github.com/counterfoil/counterfoil/services/app/internal/rpc"
@@ -134,9 +135,15 @@ func (s *settings) open(ctx context.Context, tel *telemetry.Telemetry) (calls, m
 	return calls, movers, nil
 }
 
-// dispatcher numbers what is committed and carries it to the broker.
+// dispatcher numbers what is committed and carries it to the broker, with metrics and spans.
 func (s *settings) dispatcher(movers *pgxpool.Pool, broker *redis.Client, tel *telemetry.Telemetry) (*outbox.Dispatcher, error) {
-	publisher, err := redisstream.New(redisstream.Options{Client: broker, Owner: service, Keys: s.keys})
+	stream, err := redisstream.New(redisstream.Options{Client: broker, Owner: service, Keys: s.keys})
+	if err != nil {
+		return nil, err
+	}
+	publisher, err := outboxotel.Publisher(stream, outboxotel.PublisherOptions{
+		TracerProvider: tel.TracerProvider, MeterProvider: tel.MeterProvider, Destination: stream.Stream(),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -144,10 +151,14 @@ func (s *settings) dispatcher(movers *pgxpool.Pool, broker *redis.Client, tel *t
 	if err != nil {
 		return nil, err
 	}
-	options := outbox.DispatcherOptions{
-		Store: outbox.NewPostgres(movers, outbox.PostgresOptions{}), Publisher: publisher, Sealer: sealer, Logger: tel.Logger,
+	store := outbox.NewPostgres(movers, outbox.PostgresOptions{})
+	options := outbox.DispatcherOptions{Store: store, Publisher: publisher, Sealer: sealer, Logger: tel.Logger}
+	dispatcher, err := outbox.NewDispatcher(options.Scaled(s.TimeScale))
+	if err != nil {
+		return nil, err
 	}
-	return outbox.NewDispatcher(options.Scaled(s.TimeScale))
+	_, err = outboxotel.Register(tel.MeterProvider, outboxotel.MetricsOptions{Reader: store, Dispatcher: dispatcher})
+	return dispatcher, err
 }
 
 // access decides who may call: whoever shows a token of Auth's, with a role where the policy asks for one. Refusals are

@@ -6,6 +6,7 @@ package app
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -89,7 +90,8 @@ func (s *Service) record(ctx context.Context, try attempt, outcome auditv1.Outco
 		return outbox.Append(ctx, tx, refused(try, outcome, reason, s.now()))
 	})
 	if err != nil {
-		s.log.ErrorContext(ctx, "a refusal is not recorded", "error", err, "method", try.call.Info.Method, "reason", reason)
+		s.log.ErrorContext(ctx, "a refusal is not recorded",
+			slog.Any("error", err), slog.String("method", try.call.Info.Method), slog.String("reason", reason))
 	}
 }
 
@@ -97,7 +99,8 @@ func (s *Service) record(ctx context.Context, try attempt, outcome auditv1.Outco
 // authn.AuthenticatorConfig.Refused. Of calls from nobody in particular only ten a second are recorded.
 func (s *Service) CallRefused(ctx context.Context, r authn.Refusal) {
 	if !r.Known && !s.anonymous.Allow() {
-		s.log.WarnContext(ctx, "a refused call is not recorded: too many of them", "method", r.Method, "reason", r.Reason)
+		s.log.WarnContext(ctx, "a refused call is not recorded: too many of them",
+			slog.String("method", r.Method), slog.String("reason", r.Reason))
 		return
 	}
 	call := Call{DisplayName: r.Principal.DisplayName, SessionID: r.Principal.SessionID, Info: grpcserver.RequestInfo(ctx)}
