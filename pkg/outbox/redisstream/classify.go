@@ -54,6 +54,9 @@ func classify(err error) outbox.Fault {
 	switch {
 	case strings.Contains(text, "exhausted the last possible ID"):
 		return outbox.Fault{Kind: outbox.FaultBroker, Code: CodeExhausted}
+	case strings.HasPrefix(text, "ERR Protocol error: unauthenticated"):
+		// A connection that did not log in may send small commands only.
+		return outbox.Fault{Kind: outbox.FaultBroker, Code: "broker.noauth"}
 	case strings.Contains(text, "max number of clients"):
 		return outbox.Fault{Kind: outbox.FaultBroker, Code: CodeClients}
 	}
