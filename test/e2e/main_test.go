@@ -24,7 +24,7 @@ import (
 
 // operator is the first operator, logged in, and the clients of all three services.
 type operator struct {
-	ctx    context.Context //nolint:containedctx // it carries the token, and lives as long as the test
+	ctx    context.Context // carries the token, and lives as long as the test
 	self   string          // the user's resource name
 	system *harness.System
 
@@ -34,10 +34,9 @@ type operator struct {
 	audit    adminv1.AuditLogServiceClient
 }
 
-// newOperator starts a system and logs in.
+// newOperator starts a system for the test and logs in.
 func newOperator(t *testing.T, opts harness.Options) *operator {
 	t.Helper()
-	t.Parallel()
 	opts.Log = t.Logf
 	system := harness.New(t, opts)
 	ctx, err := system.AsOperator(t.Context())

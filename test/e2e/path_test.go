@@ -19,6 +19,7 @@ import (
 
 // (U3) What Auth and App do is in Admin's log a moment later: who, did what, to what, from which value to which.
 func TestPolicyChangeAndProjectAreRecorded(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t, harness.Options{})
 	self := strings.TrimPrefix(o.self, "users/")
 
@@ -70,6 +71,7 @@ func TestPolicyChangeAndProjectAreRecorded(t *testing.T) {
 
 // An import is one transaction with one event a member: all of them arrive, once.
 func TestImportOfManyMembersIsRecorded(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t, harness.Options{})
 	project, err := o.createProject()
 	if err != nil {
