@@ -116,7 +116,7 @@ func (s *settings) telemetry(ctx context.Context, stderr io.Writer) (*telemetry.
 		Service: service, Stderr: stderr, Level: s.LogLevel, OTLPEndpoint: s.OTLPEndpoint, SampleRatio: s.SampleRatio,
 	})
 	if err == nil {
-		tel.Logger.InfoContext(ctx, "configuration", "config", config.Redacted(s))
+		tel.Logger.InfoContext(ctx, "configuration", slog.Any("config", config.Redacted(s)))
 	}
 	return tel, err
 }

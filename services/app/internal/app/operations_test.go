@@ -4,6 +4,7 @@
 package app_test
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -224,5 +225,22 @@ func TestLists(t *testing.T) {
 	}
 	if list, err = b.ListMembers(ctx, ada, first.ID, list[0].ID, 10); err != nil || len(list) != 1 || list[0] != m {
 		t.Errorf("members after the first are %+v, %v", list, err)
+	}
+}
+
+// TestWake: the dispatcher is told after each commit, and not of what was rolled back.
+func TestWake(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	woken := 0
+	service := app.New(app.Config{DB: b.db.Service, Logger: slog.New(slog.DiscardHandler), Wake: func() { woken++ }})
+	p, err := service.CreateProject(t.Context(), caller("Ada"), app.NewProject{Slug: "orion", DisplayName: "Orion"})
+	b.must(err)
+	if woken != 1 {
+		t.Errorf("woken %d times by one commit", woken)
+	}
+	nameless := caller(strings.Repeat("x", 5000)) // nothing it does can be recorded, so nothing commits
+	if _, err := service.ArchiveProject(t.Context(), nameless, p.ID, 0); err == nil || woken != 1 {
+		t.Errorf("got %v, woken %d times by a rollback", err, woken-1)
 	}
 }
