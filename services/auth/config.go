@@ -27,6 +27,8 @@ import (
 	"github.com/counterfoil/counterfoil/internal/telemetry"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
 	"github.com/counterfoil/counterfoil/pkg/outbox"
+	"github.com/counterfoil/counterfoil/pkg/outbox/outboxotel"
+	"github.com/counterfoil/counterfoil/pkg/outbox/redisstream"
 	"github.com/counterfoil/counterfoil/services/auth/internal/auth"
 	"github.com/counterfoil/counterfoil/services/auth/internal/rpc"
 )
@@ -45,6 +47,7 @@ type settings struct {
 	HashConcurrent int            `env:"PASSWORD_HASH_CONCURRENCY" envDefault:"4" doc:"Hashes at once; more wait."`
 	ListenAddr     string         `env:"LISTEN_ADDR" envDefault:"127.0.0.1:7001" doc:"Where gRPC is served."`
 	DebugAddr      string         `env:"DEBUG_ADDR" envDefault:"127.0.0.1:7101" doc:"Where /metrics, /healthz and /readyz are served, without authentication."`
+	MaxConns       int32          `env:"DATABASE_MAX_CONNS" envDefault:"20" doc:"Most connections to the database for calls; the dispatcher has 4 of its own."`
 	Reflection     bool           `env:"REFLECTION" envDefault:"false" doc:"Serve grpc.reflection.v1 to everybody."`
 	TrustedProxies []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Networks, as CIDR, whose x-forwarded-for is believed. Default: none."`
 	LogLevel       slog.Level     `env:"LOG_LEVEL" envDefault:"INFO" doc:"DEBUG, INFO, WARN or ERROR."`
@@ -57,6 +60,9 @@ type settings struct {
 	redis     *redis.Options
 	macs      *envelope.Keyring
 }
+
+// moverConns is how many connections the dispatcher and the sealer share.
+const moverConns = 4
 
 // bootstrapSettings is what the subcommand bootstrap needs, by variable or by flag.
 type bootstrapSettings struct {
@@ -119,12 +125,17 @@ func bootstrapFlags(args []string) (map[string]string, error) {
 // check reads what is more than a text, and refuses what cannot work.
 func (s *settings) check() error {
 	var problems []error
-	var err error
-	if s.redis, err = redis.ParseURL(s.RedisURL.Reveal()); err != nil {
+	options, err := redis.ParseURL(s.RedisURL.Reveal())
+	if err != nil {
 		problems = append(problems, errors.New("REDIS_URL: not a valid Redis URL (not shown: it may hold a password)"))
+	} else {
+		s.redis = redisstream.ClientOptions(*options)
 	}
 	if s.macs, err = envelope.ParseKeyring(s.MACKeys.Reveal()); err != nil {
 		problems = append(problems, fmt.Errorf("MAC_KEYS: %w", err))
+	}
+	if s.MaxConns < 1 {
+		problems = append(problems, errors.New("DATABASE_MAX_CONNS: must be at least 1"))
 	}
 	if s.TimeScale < 1 {
 		problems = append(problems, errors.New("TIME_SCALE: must be at least 1"))
@@ -163,13 +174,27 @@ func (b bootstrapSettings) run(ctx context.Context, stderr io.Writer) error {
 	return err
 }
 
-// openDatabases returns the pool of the calls and that of the loops that move events.
-func (s *settings) openDatabases(ctx context.Context, tel *telemetry.Telemetry) (calls, movers *pgxpool.Pool, err error) {
-	c := pgdb.Config{URL: s.DatabaseURL, ApplicationName: service, TracerProvider: tel.TracerProvider}
-	if calls, err = pgdb.Open(ctx, c); err != nil {
+// The methods below turn the settings into what the parts of the service take.
+
+// telemetry logs the effective settings, too, secrets hidden.
+func (s *settings) telemetry(ctx context.Context, stderr io.Writer) (*telemetry.Telemetry, error) {
+	tel, err := telemetry.Setup(ctx, telemetry.Config{
+		Service: service, Stderr: stderr, Level: s.LogLevel, OTLPEndpoint: s.OTLPEndpoint, SampleRatio: s.SampleRatio,
+	})
+	if err == nil {
+		tel.Logger.InfoContext(ctx, "configuration", slog.Any("config", config.Redacted(s)))
+	}
+	return tel, err
+}
+
+// open makes two pools: one for calls, one for the dispatcher.
+func (s *settings) open(ctx context.Context, tel *telemetry.Telemetry) (calls, movers *pgxpool.Pool, err error) {
+	database := pgdb.Config{URL: s.DatabaseURL, ApplicationName: service, MaxConns: s.MaxConns, TracerProvider: tel.TracerProvider}
+	if calls, err = pgdb.Open(ctx, database); err != nil {
 		return nil, nil, err
 	}
-	if movers, err = pgdb.Open(ctx, pgdb.MoverConfig(c)); err != nil {
+	database.MaxConns = moverConns
+	if movers, err = pgdb.Open(ctx, pgdb.MoverConfig(database)); err != nil {
 		calls.Close()
 		return nil, nil, err
 	}
@@ -210,26 +235,40 @@ func (s *settings) openKeys() (k keys, err error) {
 	return k, err
 }
 
-// telemetry, delivery, accounts and debug turn the settings into what the parts of the service take.
-func (s *settings) telemetry(stderr io.Writer) telemetry.Config {
-	return telemetry.Config{
-		Service: service, Stderr: stderr, Level: s.LogLevel, OTLPEndpoint: s.OTLPEndpoint, SampleRatio: s.SampleRatio,
+// dispatcher numbers what is committed and carries it to the broker, with metrics and spans.
+func (s *settings) dispatcher(movers *pgxpool.Pool, broker *redis.Client, tel *telemetry.Telemetry) (*outbox.Dispatcher, error) {
+	stream, err := redisstream.New(redisstream.Options{Client: broker, Owner: auth.Owner, Keys: s.macs})
+	if err != nil {
+		return nil, err
 	}
+	publisher, err := outboxotel.Publisher(stream, outboxotel.PublisherOptions{
+		TracerProvider: tel.TracerProvider, MeterProvider: tel.MeterProvider, Destination: stream.Stream(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	sealer, err := outbox.NewSealer(movers, outbox.SealerOptions{})
+	if err != nil {
+		return nil, err
+	}
+	store := outbox.NewPostgres(movers, outbox.PostgresOptions{})
+	options := outbox.DispatcherOptions{Store: store, Publisher: publisher, Sealer: sealer, Logger: tel.Logger}
+	dispatcher, err := outbox.NewDispatcher(options.Scaled(s.TimeScale))
+	if err != nil {
+		return nil, err
+	}
+	_, err = outboxotel.Register(tel.MeterProvider, outboxotel.MetricsOptions{Reader: store, Dispatcher: dispatcher})
+	return dispatcher, err
 }
 
-func (s *settings) delivery(db *pgxpool.Pool, tel *telemetry.Telemetry) auth.DeliveryOptions {
-	return auth.DeliveryOptions{DB: db, Redis: s.redis, Keys: s.macs, Logger: tel.Logger, TimeScale: s.TimeScale}
-}
-
-func (s *settings) accounts(db *pgxpool.Pool, k keys, d *auth.Delivery, tel *telemetry.Telemetry) auth.Options {
+func (s *settings) accounts(db *pgxpool.Pool, k keys, d *outbox.Dispatcher, tel *telemetry.Telemetry) auth.Options {
 	return auth.Options{DB: db, Hasher: k.hasher, Signer: k.signer, Secret: s.PageTokenKey, Wake: d.Wake, Logger: tel.Logger}
 }
 
-// serve listens and puts the services on the server.
-func (s *settings) serve(
-	tel *telemetry.Telemetry, db *pgxpool.Pool, accounts *auth.Service, k keys, d *auth.Delivery,
-) (*grpcserver.Server, error) {
-	access, err := rpc.Authenticator(k.verifier, accounts)
+// server serves the API to whoever shows a token of ours whose session is not over, with a role where the method asks for
+// one.
+func (s *settings) server(tel *telemetry.Telemetry, k keys, api rpc.Config) (*grpcserver.Server, error) {
+	access, err := rpc.Authenticator(k.verifier, api.Auth)
 	if err != nil {
 		return nil, err
 	}
@@ -241,20 +280,19 @@ func (s *settings) serve(
 	if err != nil {
 		return nil, err
 	}
-	return server, rpc.Register(server, rpc.API{Auth: accounts, Keys: k.requests, Pages: k.pages}, outboxrpc.Config{
-		Owner: auth.Owner, DB: db, Outbox: d.Outbox(), Journal: accounts, Tokens: k.pages, Requests: k.requests, Wake: d.Wake,
-	})
+	api.Tokens, api.Requests = k.pages, k.requests
+	return server, rpc.Register(server, api)
 }
 
 // debug lists what readiness means: the database, with the tables that the outbox needs. The broker is shown beside it;
-// while it is away, events wait in the outbox and the service works.
-func (s *settings) debug(tel *telemetry.Telemetry, db *pgxpool.Pool, d *auth.Delivery) telemetry.DebugConfig {
+// while it is away, the service works and the outbox keeps what it would have got.
+func (s *settings) debug(tel *telemetry.Telemetry, db *pgxpool.Pool, broker *redis.Client) telemetry.DebugConfig {
 	return telemetry.DebugConfig{
 		Addr: s.DebugAddr, Registry: tel.Registry, Logger: tel.Logger,
 		Checks: []telemetry.Check{
 			{Name: "database", Probe: func(ctx context.Context) error { return pgdb.Ping(ctx, db) }},
 			{Name: "schema", Probe: func(ctx context.Context) error { return outbox.CheckSchema(ctx, db) }},
-			{Name: "broker", Probe: d.Broker, Informational: true},
+			{Name: "broker", Probe: func(ctx context.Context) error { return broker.Ping(ctx).Err() }, Informational: true},
 		},
 	}
 }

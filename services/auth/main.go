@@ -1,11 +1,8 @@
 // Copyright The Counterfoil Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command auth is the service that owns accounts, sessions and the login policy, and signs access tokens.
-//
-//	auth serve        (or no argument) runs the service
-//	auth bootstrap    makes the first operator and the login policy, once
-//	auth healthcheck  asks the running service whether it is ready, and exits with 1 if not
+// Command auth is the service that owns accounts, sessions and the login policy: "auth serve", or without an argument.
+// "auth bootstrap" makes the first operator, once; "auth healthcheck" asks the running service whether it is ready.
 package main
 
 import (
@@ -16,11 +13,12 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/counterfoil/counterfoil/internal/config"
 	"github.com/counterfoil/counterfoil/internal/telemetry"
 	"github.com/counterfoil/counterfoil/services/auth/internal/auth"
+	"github.com/counterfoil/counterfoil/services/auth/internal/rpc"
 )
 
 // service is the name that logger, metrics, tracer and application_name derive from.
@@ -48,51 +46,52 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	}
 
 	// 2 telemetry
-	tel, err := telemetry.Setup(ctx, cfg.telemetry(stderr))
+	tel, err := cfg.telemetry(ctx, stderr)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tel.Shutdown(context.WithoutCancel(ctx)) }()
-	tel.Logger.InfoContext(ctx, "configuration", "config", config.Redacted(&cfg))
 
 	// 3 resources
-	db, moverDB, err := cfg.openDatabases(ctx, tel)
+	db, moverDB, err := cfg.open(ctx, tel)
 	if err != nil {
 		return err
 	}
-	defer func() { moverDB.Close(); db.Close() }()
+	defer db.Close()
+	defer moverDB.Close()
+	broker := redis.NewClient(cfg.redis)
+	defer func() { _ = broker.Close() }()
 	keys, err := cfg.openKeys()
 	if err != nil {
 		return err
 	}
 
-	// 4 domain
-	delivery, err := auth.NewDelivery(cfg.delivery(moverDB, tel))
+	// 4 domain: what it commits, the dispatcher carries on
+	dispatcher, err := cfg.dispatcher(moverDB, broker, tel)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = delivery.Close() }()
-	accounts, err := auth.New(cfg.accounts(db, keys, delivery, tel))
+	accounts, err := auth.New(cfg.accounts(db, keys, dispatcher, tel))
 	if err != nil {
 		return err
 	}
 
-	// 5 background: the dispatcher that carries the events on, and housekeeping
-	loops := []func(context.Context) error{delivery.Run, auth.Housekeeper{DB: db, Logger: tel.Logger}.Run}
+	// 5 background
+	housekeeper := auth.Housekeeper{DB: db, Logger: tel.Logger}
 
 	// 6 transport
-	server, err := cfg.serve(tel, db, accounts, keys, delivery)
+	server, err := cfg.server(tel, keys, rpc.Config{DB: db, Auth: accounts, Wake: dispatcher.Wake})
 	if err != nil {
 		return err
 	}
-	debug, err := telemetry.NewDebugServer(cfg.debug(tel, db, delivery))
+	debug, err := telemetry.NewDebugServer(cfg.debug(tel, db, broker))
 	if err != nil {
 		return err
 	}
 
 	// 7 run until told to stop
 	group, ctx := errgroup.WithContext(ctx)
-	for _, loop := range append(loops, server.Run, debug.Run) {
+	for _, loop := range []func(context.Context) error{dispatcher.Run, housekeeper.Run, server.Run, debug.Run} {
 		group.Go(func() error { return loop(ctx) })
 	}
 	return group.Wait()

@@ -11,12 +11,12 @@ import (
 
 type authServer struct {
 	authv1.UnimplementedAuthServiceServer
-	API
+	api
 }
 
 // Login implements AuthService.
 func (s authServer) Login(ctx context.Context, r *authv1.LoginRequest) (*authv1.LoginResponse, error) {
-	tokens, user, session, err := s.Auth.Login(ctx, r.GetEmail(), r.GetPassword())
+	tokens, user, session, err := s.auth.Login(ctx, r.GetEmail(), r.GetPassword())
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (s authServer) Login(ctx context.Context, r *authv1.LoginRequest) (*authv1.
 
 // Refresh implements AuthService.
 func (s authServer) Refresh(ctx context.Context, r *authv1.RefreshRequest) (*authv1.RefreshResponse, error) {
-	tokens, err := s.Auth.Refresh(ctx, r.GetRefreshToken())
+	tokens, err := s.auth.Refresh(ctx, r.GetRefreshToken())
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (s authServer) Refresh(ctx context.Context, r *authv1.RefreshRequest) (*aut
 
 // Logout implements AuthService.
 func (s authServer) Logout(ctx context.Context, _ *authv1.LogoutRequest) (*authv1.LogoutResponse, error) {
-	if err := s.Auth.Logout(ctx); err != nil {
+	if err := s.auth.Logout(ctx); err != nil {
 		return nil, err
 	}
 	return &authv1.LogoutResponse{}, nil
@@ -42,7 +42,7 @@ func (s authServer) Logout(ctx context.Context, _ *authv1.LogoutRequest) (*authv
 
 // GetSelf implements AuthService.
 func (s authServer) GetSelf(ctx context.Context, _ *authv1.GetSelfRequest) (*authv1.GetSelfResponse, error) {
-	user, session, err := s.Auth.GetSelf(ctx)
+	user, session, err := s.auth.GetSelf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (s authServer) ChangePassword(ctx context.Context, r *authv1.ChangePassword
 	if err != nil {
 		return nil, err
 	}
-	user, err := s.Auth.ChangePassword(ctx, key, r.GetCurrentPassword(), r.GetNewPassword())
+	user, err := s.auth.ChangePassword(ctx, key, r.GetCurrentPassword(), r.GetNewPassword())
 	if err != nil {
 		return nil, err
 	}

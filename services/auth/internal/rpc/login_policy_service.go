@@ -17,12 +17,12 @@ import (
 
 type loginPolicyServer struct {
 	authv1.UnimplementedLoginPolicyServiceServer
-	API
+	api
 }
 
 // GetLoginPolicy implements LoginPolicyService.
 func (s loginPolicyServer) GetLoginPolicy(ctx context.Context, _ *authv1.GetLoginPolicyRequest) (*authv1.GetLoginPolicyResponse, error) {
-	policy, err := s.Auth.Read().LoginPolicy(ctx)
+	policy, err := s.auth.Read().LoginPolicy(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (s loginPolicyServer) UpdateLoginPolicy(ctx context.Context, r *authv1.Upda
 	if err != nil {
 		return nil, err
 	}
-	policy, err := s.Auth.UpdateLoginPolicy(ctx, key, r.GetLoginPolicy().GetEtag(), change)
+	policy, err := s.auth.UpdateLoginPolicy(ctx, key, r.GetLoginPolicy().GetEtag(), change)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ func (s userServer) GrantRole(ctx context.Context, r *authv1.GrantRoleRequest) (
 	if err != nil {
 		return nil, err
 	}
-	grant, err := s.Auth.GrantRole(ctx, t, roleName(r.GetRole()))
+	grant, err := s.auth.GrantRole(ctx, t, roleName(r.GetRole()))
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func (s userServer) RevokeRole(ctx context.Context, r *authv1.RevokeRoleRequest)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Auth.RevokeRole(ctx, t, path.Base(r.GetName())); err != nil {
+	if err := s.auth.RevokeRole(ctx, t, path.Base(r.GetName())); err != nil {
 		return nil, err
 	}
 	return &authv1.RevokeRoleResponse{}, nil
@@ -49,14 +49,14 @@ func (s userServer) ListRoleGrants(ctx context.Context, r *authv1.ListRoleGrants
 	}
 	question := pagetoken.Binding{Method: authv1.UserService_ListRoleGrants_FullMethodName, Parent: r.GetParent()}
 	var after string
-	if _, err := s.Pages.Open(question, r.GetPageToken(), &after); err != nil {
+	if _, err := s.tokens.Open(question, r.GetPageToken(), &after); err != nil {
 		return nil, err
 	}
-	grants, err := s.Auth.Read().ListRoleGrants(ctx, user, after, size+1)
+	grants, err := s.auth.Read().ListRoleGrants(ctx, user, after, size+1)
 	if err != nil {
 		return nil, err
 	}
-	grants, next, err := nextPage(s.Pages, question, grants, size, func(g store.RoleGrant) any { return g.Role })
+	grants, next, err := nextPage(s.tokens, question, grants, size, func(g store.RoleGrant) any { return g.Role })
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/idempotency"
 	"github.com/counterfoil/counterfoil/internal/outboxrpc"
 	"github.com/counterfoil/counterfoil/internal/pagetoken"
+	"github.com/counterfoil/counterfoil/pkg/outbox"
 	authv1 "github.com/counterfoil/counterfoil/proto/counterfoil/auth/v1"
 	outboxv1 "github.com/counterfoil/counterfoil/proto/counterfoil/outbox/v1"
 	"github.com/counterfoil/counterfoil/services/auth/internal/auth"
@@ -32,25 +34,40 @@ const (
 	maximumPage  = 1000
 )
 
-// API is what the four services share.
-type API struct {
-	Auth  *auth.Service
-	Keys  *idempotency.Hasher
-	Pages *pagetoken.Codec
+// Config is what the services need. All fields but Wake are required.
+type Config struct {
+	DB   *pgxpool.Pool // for the operations on the outbox
+	Auth *auth.Service
+	// Tokens makes page tokens; Requests makes repeated calls safe.
+	Tokens   *pagetoken.Codec
+	Requests *idempotency.Hasher
+	// Wake is called when an operator made events wait for delivery again.
+	Wake func()
 }
 
-// Register puts the four services on a server, and the one for the operators of the outbox.
-func Register(r grpc.ServiceRegistrar, a API, operators outboxrpc.Config) error {
-	outboxServer, err := outboxrpc.New(operators)
+// Register registers everything that the service serves: its own API, and the operations on its outbox.
+func Register(on grpc.ServiceRegistrar, cfg Config) error {
+	ofOutbox, err := outboxrpc.New(outboxrpc.Config{
+		Owner: auth.Owner, DB: cfg.DB, Outbox: outbox.NewPostgres(cfg.DB, outbox.PostgresOptions{}), Journal: cfg.Auth,
+		Tokens: cfg.Tokens, Requests: cfg.Requests, Wake: cfg.Wake,
+	})
 	if err != nil {
 		return err
 	}
-	authv1.RegisterAuthServiceServer(r, authServer{API: a})
-	authv1.RegisterUserServiceServer(r, userServer{API: a})
-	authv1.RegisterSessionServiceServer(r, sessionServer{API: a})
-	authv1.RegisterLoginPolicyServiceServer(r, loginPolicyServer{API: a})
-	outboxv1.RegisterOutboxServiceServer(r, outboxServer)
+	a := api{auth: cfg.Auth, tokens: cfg.Tokens, requests: cfg.Requests}
+	authv1.RegisterAuthServiceServer(on, authServer{api: a})
+	authv1.RegisterUserServiceServer(on, userServer{api: a})
+	authv1.RegisterSessionServiceServer(on, sessionServer{api: a})
+	authv1.RegisterLoginPolicyServiceServer(on, loginPolicyServer{api: a})
+	outboxv1.RegisterOutboxServiceServer(on, ofOutbox)
 	return nil
+}
+
+// api is what the four services share.
+type api struct {
+	auth     *auth.Service
+	tokens   *pagetoken.Codec
+	requests *idempotency.Hasher
 }
 
 // request is a message with a request id.
@@ -60,13 +77,13 @@ type request interface {
 }
 
 // key names a call by its caller, method, request id and body.
-func (a API) key(ctx context.Context, method string, r request) (idempotency.Key, error) {
+func (a api) key(ctx context.Context, method string, r request) (idempotency.Key, error) {
 	p, _ := authn.PrincipalFrom(ctx)
-	return a.Keys.Key(p.UserID, method, r.GetRequestId(), r)
+	return a.requests.Key(p.UserID, method, r.GetRequestId(), r)
 }
 
 // target is the account that a call names, and the call's key.
-func (a API) target(ctx context.Context, method, name, etag string, r request) (auth.Target, error) {
+func (a api) target(ctx context.Context, method, name, etag string, r request) (auth.Target, error) {
 	id, err := userID(name)
 	if err != nil {
 		return auth.Target{}, err

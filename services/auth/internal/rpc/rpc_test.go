@@ -27,7 +27,6 @@ import (
 	"github.com/counterfoil/counterfoil/internal/pagetoken"
 	"github.com/counterfoil/counterfoil/internal/pgdb"
 	"github.com/counterfoil/counterfoil/internal/testdb"
-	"github.com/counterfoil/counterfoil/pkg/outbox"
 	auditv1 "github.com/counterfoil/counterfoil/proto/counterfoil/audit/v1"
 	authv1 "github.com/counterfoil/counterfoil/proto/counterfoil/auth/v1"
 	"github.com/counterfoil/counterfoil/services/auth/internal/auth"
@@ -91,10 +90,7 @@ func setup(t *testing.T) *bundle {
 	b.must(err)
 	requests, err := idempotency.NewHasher(secret)
 	b.must(err)
-	b.must(rpc.Register(b.server, rpc.API{Auth: service, Keys: requests, Pages: pages}, outboxrpc.Config{
-		Owner: auth.Owner, DB: b.db.Service, Outbox: outbox.NewPostgres(b.db.Service, outbox.PostgresOptions{}), Journal: service,
-		Tokens: pages, Requests: requests,
-	}))
+	b.must(rpc.Register(b.server, rpc.Config{DB: b.db.Service, Auth: service, Tokens: pages, Requests: requests}))
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.server.Run(ctx) }()

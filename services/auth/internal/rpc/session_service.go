@@ -16,7 +16,7 @@ import (
 
 type sessionServer struct {
 	authv1.UnimplementedSessionServiceServer
-	API
+	api
 }
 
 // GetSession implements SessionService.
@@ -25,7 +25,7 @@ func (s sessionServer) GetSession(ctx context.Context, r *authv1.GetSessionReque
 	if err != nil {
 		return nil, err
 	}
-	session, err := s.Auth.GetSession(ctx, user, id)
+	session, err := s.auth.GetSession(ctx, user, id)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (s sessionServer) ListSessions(ctx context.Context, r *authv1.ListSessionsR
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Auth.RequireReader(ctx, user); err != nil {
+	if err := s.auth.RequireReader(ctx, user); err != nil {
 		return nil, err
 	}
 	size, err := pagetoken.PageSize(r.GetPageSize(), standardPage, maximumPage)
@@ -53,14 +53,14 @@ func (s sessionServer) ListSessions(ctx context.Context, r *authv1.ListSessionsR
 	}
 	question := pagetoken.Binding{Method: authv1.SessionService_ListSessions_FullMethodName, Parent: r.GetParent()}
 	var from sessionCursor
-	if _, err := s.Pages.Open(question, r.GetPageToken(), &from); err != nil {
+	if _, err := s.tokens.Open(question, r.GetPageToken(), &from); err != nil {
 		return nil, err
 	}
-	sessions, err := s.Auth.Read().ListSessions(ctx, user, from.Time, from.ID, size+1)
+	sessions, err := s.auth.Read().ListSessions(ctx, user, from.Time, from.ID, size+1)
 	if err != nil {
 		return nil, err
 	}
-	sessions, next, err := nextPage(s.Pages, question, sessions, size, func(se store.Session) any {
+	sessions, next, err := nextPage(s.tokens, question, sessions, size, func(se store.Session) any {
 		return sessionCursor{Time: se.CreateTime, ID: se.ID}
 	})
 	if err != nil {
@@ -83,7 +83,7 @@ func (s sessionServer) RevokeSession(ctx context.Context, r *authv1.RevokeSessio
 	if err != nil {
 		return nil, err
 	}
-	session, err := s.Auth.RevokeSession(ctx, key, user, id)
+	session, err := s.auth.RevokeSession(ctx, key, user, id)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (s sessionServer) RevokeUserSessions(ctx context.Context, r *authv1.RevokeU
 	if err != nil {
 		return nil, err
 	}
-	count, err := s.Auth.RevokeUserSessions(ctx, t.Key, t.ID)
+	count, err := s.auth.RevokeUserSessions(ctx, t.Key, t.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 
 type userServer struct {
 	authv1.UnimplementedUserServiceServer
-	API
+	api
 }
 
 // CreateUser implements UserService.
@@ -28,7 +28,7 @@ func (s userServer) CreateUser(ctx context.Context, r *authv1.CreateUserRequest)
 	if err != nil {
 		return nil, err
 	}
-	user, err := s.Auth.CreateUser(ctx, key, auth.NewUser{
+	user, err := s.auth.CreateUser(ctx, key, auth.NewUser{
 		Email: r.GetUser().GetEmail(), DisplayName: r.GetUser().GetDisplayName(), Password: r.GetPassword(),
 	})
 	if err != nil {
@@ -43,7 +43,7 @@ func (s userServer) GetUser(ctx context.Context, r *authv1.GetUserRequest) (*aut
 	if err != nil {
 		return nil, err
 	}
-	user, err := s.Auth.GetUser(ctx, id)
+	user, err := s.auth.GetUser(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -59,14 +59,14 @@ func (s userServer) ListUsers(ctx context.Context, r *authv1.ListUsersRequest) (
 	email := strings.ToLower(r.GetEmail())
 	question := pagetoken.Binding{Method: authv1.UserService_ListUsers_FullMethodName, Filter: email}
 	var after uuid.UUID
-	if _, err := s.Pages.Open(question, r.GetPageToken(), &after); err != nil {
+	if _, err := s.tokens.Open(question, r.GetPageToken(), &after); err != nil {
 		return nil, err
 	}
-	users, err := s.Auth.Read().ListUsers(ctx, after, email, size+1)
+	users, err := s.auth.Read().ListUsers(ctx, after, email, size+1)
 	if err != nil {
 		return nil, err
 	}
-	users, next, err := nextPage(s.Pages, question, users, size, func(u store.User) any { return u.ID })
+	users, next, err := nextPage(s.tokens, question, users, size, func(u store.User) any { return u.ID })
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (s userServer) UpdateUser(ctx context.Context, r *authv1.UpdateUserRequest)
 	if err != nil {
 		return nil, err
 	}
-	user, err := s.Auth.UpdateUser(ctx, t, change)
+	user, err := s.auth.UpdateUser(ctx, t, change)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (s userServer) DisableUser(ctx context.Context, r *authv1.DisableUserReques
 	if err != nil {
 		return nil, err
 	}
-	user, err := s.Auth.DisableUser(ctx, t)
+	user, err := s.auth.DisableUser(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (s userServer) EnableUser(ctx context.Context, r *authv1.EnableUserRequest)
 	if err != nil {
 		return nil, err
 	}
-	user, err := s.Auth.EnableUser(ctx, t)
+	user, err := s.auth.EnableUser(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (s userServer) DeleteUser(ctx context.Context, r *authv1.DeleteUserRequest)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Auth.DeleteUser(ctx, t); err != nil {
+	if err := s.auth.DeleteUser(ctx, t); err != nil {
 		return nil, err
 	}
 	return &authv1.DeleteUserResponse{}, nil
@@ -163,7 +163,7 @@ func (s userServer) ResetPassword(ctx context.Context, r *authv1.ResetPasswordRe
 	if err != nil {
 		return nil, err
 	}
-	user, err := s.Auth.ResetPassword(ctx, t, r.GetNewPassword())
+	user, err := s.auth.ResetPassword(ctx, t, r.GetNewPassword())
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (s userServer) UnlockUser(ctx context.Context, r *authv1.UnlockUserRequest)
 	if err != nil {
 		return nil, err
 	}
-	user, err := s.Auth.UnlockUser(ctx, t)
+	user, err := s.auth.UnlockUser(ctx, t)
 	if err != nil {
 		return nil, err
 	}
