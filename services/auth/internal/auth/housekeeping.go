@@ -36,7 +36,7 @@ func (h Housekeeper) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := h.Once(ctx); err != nil && ctx.Err() == nil {
-			h.Logger.WarnContext(ctx, "housekeeping", "error", err)
+			h.Logger.WarnContext(ctx, "housekeeping", slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():

@@ -226,18 +226,30 @@ func TestRefusedAttemptsAreRecorded(t *testing.T) {
 			_, err := b.EnableUser(b.asRoot(), auth.Target{ID: ada.ID})
 			return err
 		}, apperr.KindFailedPrecondition, "USER_ALREADY_ACTIVE", "auth.user.enable_refused.v1 UPDATE user@0 FAILED USER_ALREADY_ACTIVE by Root"},
-		{"delete nobody", func() error { return b.DeleteUser(b.asRoot(), auth.Target{ID: nobody}) },
-			apperr.KindNotFound, "USER_NOT_FOUND", "auth.user.delete_refused.v1 DELETE user@0 FAILED USER_NOT_FOUND by Root"},
-		{"disable the last admin", func() error { _, err := b.DisableUser(b.asRoot(), root); return err },
-			apperr.KindFailedPrecondition, "LAST_ADMIN", "auth.user.disable_refused.v1 UPDATE user@0 FAILED LAST_ADMIN by Root"},
-		{"delete the last admin", func() error { return b.DeleteUser(b.asRoot(), root) },
-			apperr.KindFailedPrecondition, "LAST_ADMIN", "auth.user.delete_refused.v1 DELETE user@0 FAILED LAST_ADMIN by Root"},
-		{"take the last admin's role", func() error { return b.RevokeRole(b.asRoot(), root, auth.RoleAdmin) },
-			apperr.KindFailedPrecondition, "LAST_ADMIN", "auth.role.revoke_refused.v1 DELETE user@0 FAILED LAST_ADMIN by Root"},
-		{"grant a role twice", func() error { _, err := b.GrantRole(b.asRoot(), root, auth.RoleAdmin); return err },
-			apperr.KindAlreadyExists, "ROLE_ALREADY_GRANTED", "auth.role.grant_refused.v1 CREATE user@0 FAILED ROLE_ALREADY_GRANTED by Root"},
-		{"take a role that is not there", func() error { return b.RevokeRole(b.asRoot(), auth.Target{ID: ada.ID}, auth.RoleOperator) },
-			apperr.KindNotFound, "ROLE_NOT_GRANTED", "auth.role.revoke_refused.v1 DELETE user@0 FAILED ROLE_NOT_GRANTED by Root"},
+		{
+			"delete nobody", func() error { return b.DeleteUser(b.asRoot(), auth.Target{ID: nobody}) },
+			apperr.KindNotFound, "USER_NOT_FOUND", "auth.user.delete_refused.v1 DELETE user@0 FAILED USER_NOT_FOUND by Root",
+		},
+		{
+			"disable the last admin", func() error { _, err := b.DisableUser(b.asRoot(), root); return err },
+			apperr.KindFailedPrecondition, "LAST_ADMIN", "auth.user.disable_refused.v1 UPDATE user@0 FAILED LAST_ADMIN by Root",
+		},
+		{
+			"delete the last admin", func() error { return b.DeleteUser(b.asRoot(), root) },
+			apperr.KindFailedPrecondition, "LAST_ADMIN", "auth.user.delete_refused.v1 DELETE user@0 FAILED LAST_ADMIN by Root",
+		},
+		{
+			"take the last admin's role", func() error { return b.RevokeRole(b.asRoot(), root, auth.RoleAdmin) },
+			apperr.KindFailedPrecondition, "LAST_ADMIN", "auth.role.revoke_refused.v1 DELETE user@0 FAILED LAST_ADMIN by Root",
+		},
+		{
+			"grant a role twice", func() error { _, err := b.GrantRole(b.asRoot(), root, auth.RoleAdmin); return err },
+			apperr.KindAlreadyExists, "ROLE_ALREADY_GRANTED", "auth.role.grant_refused.v1 CREATE user@0 FAILED ROLE_ALREADY_GRANTED by Root",
+		},
+		{
+			"take a role that is not there", func() error { return b.RevokeRole(b.asRoot(), auth.Target{ID: ada.ID}, auth.RoleOperator) },
+			apperr.KindNotFound, "ROLE_NOT_GRANTED", "auth.role.revoke_refused.v1 DELETE user@0 FAILED ROLE_NOT_GRANTED by Root",
+		},
 		{"another's session", func() error {
 			_, err := b.RevokeSession(b.as(eve, nobody), idempotency.Key{}, ada.ID, session.ID)
 			return err

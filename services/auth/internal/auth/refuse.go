@@ -5,6 +5,7 @@ package auth
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -63,7 +64,8 @@ func (s *Service) record(ctx context.Context, events ...*auditv1.AuditEvent) {
 		return outbox.Append(ctx, tx, events...)
 	})
 	if err != nil {
-		s.log.ErrorContext(ctx, "refusal not recorded", "event_type", events[0].GetEventType(), "reason", events[0].GetReason(), "error", err)
+		s.log.ErrorContext(ctx, "refusal not recorded",
+			slog.String("event_type", events[0].GetEventType()), slog.String("reason", events[0].GetReason()), slog.Any("error", err))
 		return
 	}
 	s.wake()
@@ -73,7 +75,8 @@ func (s *Service) record(ctx context.Context, events ...*auditv1.AuditEvent) {
 // are recorded up to 50 a second; what is beyond is logged.
 func (s *Service) RecordRefusal(ctx context.Context, tried Attempt, r authn.Refusal) {
 	if !r.Known && !s.anonymous.Allow() {
-		s.log.WarnContext(ctx, "refusal not recorded: too many from callers without a token", "method", r.Method, "reason", r.Reason)
+		s.log.WarnContext(ctx, "refusal not recorded: too many from callers without a token",
+			slog.String("method", r.Method), slog.String("reason", r.Reason))
 		return
 	}
 	s.record(ctx, refused(s.origin(ctx), tried, "", auditv1.Outcome_OUTCOME_DENIED, r.Reason))
