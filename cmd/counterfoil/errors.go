@@ -97,8 +97,7 @@ type violation struct {
 
 // explain turns any error into a report that says what to do next.
 func (a *app) explain(err error) report {
-	var own *failure
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*failure](err); ok {
 		r := report{Code: ownCode(own.code), ExitCode: own.code, Message: own.text}
 		if own.hint != "" {
 			r.Hints = []string{own.hint}
@@ -149,8 +148,7 @@ func (a *app) explainStatus(err error, s *status.Status) report {
 	if s.Code() == codes.ResourceExhausted && r.RetryAfter == "" {
 		r.ExitCode = exitFailure // too large, say: trying again does not help
 	}
-	var call *callError
-	if errors.As(err, &call) {
+	if call, ok := errors.AsType[*callError](err); ok {
 		r.Service = call.service
 		r.Hints = hints(call, s.Code(), r.Reason)
 	}
@@ -261,7 +259,7 @@ func (r report) writeText(w io.Writer) {
 	if r.CorrelationID != "" {
 		fmt.Fprintf(&b, "  correlation id: %s\n", clean(r.CorrelationID))
 	}
-	io.WriteString(w, b.String()) //nolint:errcheck // there is nowhere left to report it
+	tell(w, b.String())
 }
 
 func (r report) writeJSON(w io.Writer) {
@@ -269,5 +267,5 @@ func (r report) writeJSON(w io.Writer) {
 	if err != nil { // a report is text: it always marshals
 		text = []byte(`{"error":{}}`)
 	}
-	w.Write(append(escapeJSON(text), '\n')) //nolint:errcheck // there is nowhere left to report it
+	tell(w, string(escapeJSON(text))+"\n")
 }

@@ -55,7 +55,7 @@ func (inboxStatusCmd) Run(ctx context.Context, a *app) error {
 	if err := consumers.flush(); err != nil {
 		return err
 	}
-	if err := a.out.print("\n"); err != nil {
+	if err := a.out.text("\n"); err != nil {
 		return err
 	}
 	streams := a.out.table("STREAM", "TAKEN OVER", "LAST (UTC)", "LAST ENTRY", "NOT YET READ", "NOT YET ACKNOWLEDGED", "BROKER")
@@ -66,7 +66,7 @@ func (inboxStatusCmd) Run(ctx context.Context, a *app) error {
 	if err := streams.flush(); err != nil || len(r.GetOpenPoison()) == 0 {
 		return err
 	}
-	if err := a.out.print("\n"); err != nil {
+	if err := a.out.text("\n"); err != nil {
 		return err
 	}
 	poison := a.out.table("POISON", "REASON", "COUNT")

@@ -105,7 +105,7 @@ func (c *logoutCmd) Run(ctx context.Context, a *app) error {
 	}
 	_, err = authv1.NewAuthServiceClient(a.conn(serviceAuth)).Logout(ctx, &authv1.LogoutRequest{})
 	if s, answered := statusOf(err); err != nil && (!answered || s.Code() != codes.Unauthenticated) { // then the session is over already
-		if own := new(failure); errors.As(err, &own) {
+		if _, own := errors.AsType[*failure](err); own {
 			return err
 		}
 		a.note("the session goes on: try again, or use --forget to remove its tokens from this computer alone")

@@ -26,8 +26,8 @@ type output struct {
 	json bool
 }
 
-// print writes text as it is.
-func (o *output) print(text string) error {
+// text writes text as it is.
+func (o *output) text(text string) error {
 	if _, err := io.WriteString(o.w, text); err != nil {
 		return fmt.Errorf("print result: %w", err)
 	}
@@ -44,7 +44,7 @@ func (o *output) document(m proto.Message) error {
 	if err := json.Indent(&indented, text, "", "  "); err != nil {
 		return fmt.Errorf("print JSON: %w", err)
 	}
-	return o.print(indented.String() + "\n")
+	return o.text(indented.String() + "\n")
 }
 
 // line writes a message as one line of JSON.
@@ -53,7 +53,7 @@ func (o *output) line(m proto.Message) error {
 	if err != nil {
 		return err
 	}
-	return o.print(string(text) + "\n")
+	return o.text(string(text) + "\n")
 }
 
 // value writes a Go value as one JSON document.
@@ -62,7 +62,7 @@ func (o *output) value(v any) error {
 	if err != nil {
 		return fmt.Errorf("print JSON: %w", err)
 	}
-	return o.print(string(escapeJSON(text)) + "\n")
+	return o.text(string(escapeJSON(text)) + "\n")
 }
 
 // marshal gives a message as compact ProtoJSON. Every field is there, so that scripts find the same keys each time; 64-bit
@@ -194,7 +194,7 @@ func (o *output) block(lines [][2]string) error {
 	for _, l := range lines {
 		fmt.Fprintf(&b, "%-*s  %s\n", width, l[0], clean(l[1]))
 	}
-	return o.print(b.String())
+	return o.text(b.String())
 }
 
 // result prints a message as JSON, or as names and values.

@@ -138,7 +138,7 @@ func (c *poisonGetCmd) Run(ctx context.Context, a *app) error {
 		if err := a.out.fields(fields...); err != nil {
 			return err
 		}
-		return a.out.print(hex.Dump(p.GetRawFields()))
+		return a.out.text(hex.Dump(p.GetRawFields()))
 	}
 	return a.out.document(p)
 }

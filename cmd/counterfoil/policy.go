@@ -29,7 +29,7 @@ func (a *app) policies() authv1.LoginPolicyServiceClient {
 func showPolicy(a *app, p *authv1.LoginPolicy) error {
 	return a.out.result(p,
 		[2]string{"minimum password length", strconv.Itoa(int(p.GetMinPasswordLength()))},
-		[2]string{"failed attempts that lock", strconv.Itoa(int(p.GetMaxFailedAttempts()))},
+		[2]string{"attempts until lock-out", strconv.Itoa(int(p.GetMaxFailedAttempts()))},
 		[2]string{"lock-out", p.GetLockoutDuration().AsDuration().String()},
 		[2]string{"session", p.GetSessionDuration().AsDuration().String()},
 		[2]string{"allowed networks", or(strings.Join(p.GetAllowedNetworks(), ", "), "all")},

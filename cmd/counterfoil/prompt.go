@@ -5,6 +5,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -52,7 +53,7 @@ func (a *app) confirm(format string, args ...any) error {
 	if _, ok := a.person(); !ok {
 		return &failure{code: exitUsage, text: question + " Nobody is here to ask", hint: "add --yes"}
 	}
-	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
+	tell(a.stderr, question+" [y/N] ")
 	answer, err := a.readLine()
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (a *app) readLine() (string, error) {
 			}
 			line = append(line, one[0])
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -108,9 +109,9 @@ func (a *app) secret(prompt, file string) (string, error) {
 	if !ok || file == "-" {
 		return a.readLine()
 	}
-	fmt.Fprintf(a.stderr, "%s: ", prompt)
+	tell(a.stderr, prompt+": ")
 	text, err := asked.ReadPassword()
-	fmt.Fprintln(a.stderr)
+	tell(a.stderr, "\n")
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", strings.ToLower(prompt), err)
 	}
@@ -125,7 +126,7 @@ func secretFile(name string) (string, error) {
 	}
 	defer file.Close() //nolint:errcheck // only read
 	line, err := bufio.NewReader(io.LimitReader(file, maxPassword)).ReadString('\n')
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return "", fmt.Errorf("read %s: %w", name, err)
 	}
 	return strings.TrimRight(line, "\r\n"), nil

@@ -103,7 +103,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		},
 	)
 	if err != nil {
-		fmt.Fprintf(stderr, "counterfoil: build the command line: %v\n", err)
+		tell(stderr, "counterfoil: build the command line: "+err.Error()+"\n")
 		return exitFailure
 	}
 	bare := len(args) == 0
@@ -135,8 +135,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // badCommand is what kong found wrong, with the place to read on.
 func badCommand(err error) error {
 	command := "counterfoil"
-	var parse *kong.ParseError
-	if errors.As(err, &parse) && parse.Context != nil {
+	if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil {
 		if selected := parse.Context.Selected(); selected != nil {
 			command = selected.FullPath()
 		}
@@ -160,5 +159,10 @@ func (a *app) finish(err error) int {
 
 // note tells a person something beside the result; scripts that read the result do not see it.
 func (a *app) note(format string, args ...any) {
-	fmt.Fprintln(a.stderr, clean(fmt.Sprintf(format, args...)))
+	tell(a.stderr, clean(fmt.Sprintf(format, args...))+"\n")
+}
+
+// tell writes to where errors go.
+func tell(w io.Writer, text string) {
+	io.WriteString(w, text) //nolint:errcheck // there is nowhere left to report it
 }

@@ -103,11 +103,12 @@ func (a *app) follow(ctx context.Context, id string) (*path, error) {
 	}
 	wait.Wait()
 	for i, service := range services {
-		if s, answered := statusOf(failures[i]); failures[i] != nil && !(answered && s.Code() == codes.NotFound) {
-			p.failures = append(p.failures, asked{service, failures[i]})
-		}
-		if failures[i] == nil && owned[i] != nil {
+		switch s, answered := statusOf(failures[i]); {
+		case failures[i] == nil && owned[i] != nil:
 			p.owner, p.outbox = service, owned[i]
+		case failures[i] == nil, answered && s.Code() == codes.NotFound:
+		default:
+			p.failures = append(p.failures, asked{service, failures[i]})
 		}
 	}
 	if len(p.failures) == len(services) {

@@ -17,5 +17,5 @@ func (versionCmd) Run(a *app) error {
 	if a.out.json {
 		return a.out.value(map[string]string{"version": buildVersion(), "go": runtime.Version()})
 	}
-	return a.out.print("counterfoil " + buildVersion() + " (" + runtime.Version() + ")\n")
+	return a.out.text("counterfoil " + buildVersion() + " (" + runtime.Version() + ")\n")
 }
