@@ -71,6 +71,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 func (c *Consumer) Once(ctx context.Context) (int, error) {
 	c.once.Lock()
 	defer c.once.Unlock()
+	defer c.first.beat.close()
+	c.first.lookEverywhere()
 	_, done, err := c.first.pass(ctx)
 	return done, err
 }

@@ -587,3 +587,16 @@ func TestAnEntryThatCannotBeWrittenHoldsUpNoOther(t *testing.T) {
 		return nil
 	})
 }
+
+// insertIfAbsent: a row that is there already, for whatever reason, is left as it is and holds up nothing (U32).
+func TestARowThatExistsIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 50} {
+		b := setup(t)
+		ids := b.add(n)
+		b.exec(`INSERT INTO consumer_inbox (event_id, consumer, attempts) VALUES ($1, 'log', 7)`, ids[0])
+		b.take(b.bridge("a"))
+		b.want("rows", b.count(`SELECT count(*) FROM consumer_inbox`), 2*n)
+		b.want("attempts of the old row", b.count(`SELECT attempts FROM consumer_inbox WHERE consumer = 'log' AND event_id = $1`, ids[0]), 7)
+	}
+}

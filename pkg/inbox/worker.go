@@ -34,9 +34,11 @@ type worker struct {
 	cuts  map[uuid.UUID]int // connections lost while this event ran alone
 
 	marks   lowWater
-	scanAt  time.Time // when all open rows are looked at again
-	aloneAt time.Time // when rows that run alone are looked for again
 	dry     bool      // the last claim of a batch found nothing
+	scanAt  time.Time // when all open rows are looked at again
+	aloneAt time.Time // when rows that run alone are looked for again, between batches
+	restAt  time.Time // and when there are no batches
+	turn    bool      // one ran alone just now: a batch comes first
 }
 
 func newWorker(c *Consumer) *worker {
@@ -133,31 +135,38 @@ func idsOf(rows []claimed) [][16]byte {
 // batches, rows that run alone are looked for now and then, and only among numbers that were claimed
 // before: a deep backlog is not searched for them.
 func (w *worker) claimNext(ctx context.Context) (batch, error) {
-	if now := w.c.o.Now(); !w.dry && w.marks.top > 0 && !now.Before(w.aloneAt) {
-		b, err := w.claimAlone(ctx, w.marks.top)
+	now := w.c.o.Now()
+	if !w.dry && !w.turn && w.marks.top > 0 && !now.Before(w.aloneAt) {
+		b, took, err := w.claimAlone(ctx, w.marks.top)
 		if err != nil || len(b.rows) > 0 {
 			return b, err
 		}
+		w.aloneAt = now.Add(w.interval(took))
 	}
+	w.turn = false
 	b, err := w.claimBatch(ctx)
-	if err != nil || len(b.rows) > 0 {
+	if err != nil || len(b.rows) > 0 || now.Before(w.restAt) {
 		return b, err
 	}
-	return w.claimAlone(ctx, math.MaxInt64)
+	b, took, err := w.claimAlone(ctx, math.MaxInt64)
+	if err == nil && len(b.rows) == 0 {
+		w.restAt = now.Add(w.interval(took))
+	}
+	return b, err
 }
 
 // claimAlone claims one row that was started too often without success. Its attempt is counted
 // durably, since it may be Postgres that the handler brings down.
-func (w *worker) claimAlone(ctx context.Context, top int64) (batch, error) {
+func (w *worker) claimAlone(ctx context.Context, top int64) (batch, time.Duration, error) {
 	began := w.c.o.Now()
 	b, err := w.claim(ctx, w.alone, 0, top, w.c.o.AloneAfter, math.MaxInt32, 1)
-	now := w.c.o.Now()
-	w.aloneAt = now.Add(w.interval(now.Sub(began)))
-	if len(b.rows) > 0 {
-		w.aloneAt = now.Add(w.c.o.ScanEvery / 20) // batches between them go on
-		w.dry = false
-	}
-	return b, err
+	w.turn = len(b.rows) > 0
+	return b, w.c.o.Now().Sub(began), err
+}
+
+// lookEverywhere makes the next claim a search of all rows.
+func (w *worker) lookEverywhere() {
+	w.scanAt, w.aloneAt, w.restAt = time.Time{}, time.Time{}, time.Time{}
 }
 
 func (w *worker) claimBatch(ctx context.Context) (batch, error) {
