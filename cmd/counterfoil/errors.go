@@ -198,8 +198,11 @@ func hints(call *callError, code codes.Code, reason string) []string {
 	case codes.PermissionDenied:
 		return []string{"counterfoil whoami shows your roles; an admin can grant one: counterfoil user grant"}
 	case codes.Unavailable, codes.DeadlineExceeded:
-		texts := []string{fmt.Sprintf("is %s running at %s? Another address: --%s or $COUNTERFOIL_%s", call.service, call.address, call.service, strings.ToUpper(call.service))}
-		if call.tls {
+		var texts []string
+		if reason == "" { // then nothing of ours has answered
+			texts = append(texts, fmt.Sprintf("is %s running at %s? Another address: --%s or $COUNTERFOIL_%s", call.service, call.address, call.service, strings.ToUpper(call.service)))
+		}
+		if reason == "" && call.tls {
 			texts = append(texts, "if it is about the certificate: --ca-file FILE names the authority to trust")
 		}
 		if call.requestID != "" {
