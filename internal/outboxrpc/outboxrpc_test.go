@@ -91,6 +91,7 @@ func (b *bundle) add(n int) []uuid.UUID {
 	ids := make([]uuid.UUID, n)
 	tx, err := b.db.Service.Begin(b.t.Context())
 	b.must(err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(b.t.Context())) }() // of no effect after the commit
 	for i := range ids {
 		e := event("auth.thing.done", "")
 		ids[i] = uuid.MustParse(e.GetAuditId())

@@ -56,19 +56,12 @@ func TestSecretsStayOut(t *testing.T) {
 	text := "key " + canary + "-two"
 	_, err = b.UpdateProject(ctx, ada, app.ProjectUpdate{ID: p.ID, Description: &text})
 	b.must(err)
-	b.must(b.DeleteProject(ctx, caller2(ada), p.ID, 0))
+	b.must(b.DeleteProject(ctx, unrepeated(ada), p.ID, 0))
 
 	for _, table := range []string{"audit_outbox", "requests", "audit_lifecycle"} {
-		rows, err := b.db.Super.Query(ctx, "SELECT t::text FROM "+table+" t")
-		b.must(err)
-		for rows.Next() {
-			var row string
-			b.must(rows.Scan(&row))
-			if strings.Contains(row, canary) {
-				t.Errorf("%s holds the secret: %s", table, row)
-			}
+		if n := b.count("SELECT count(*) FROM "+table+" t WHERE t::text LIKE '%' || $1 || '%'", canary); n != 0 {
+			t.Errorf("%d rows of %s hold the secret", n, table)
 		}
-		b.must(rows.Err())
 	}
 	for _, e := range b.news() {
 		raw, err := proto.Marshal(e)
@@ -79,8 +72,8 @@ func TestSecretsStayOut(t *testing.T) {
 	}
 }
 
-// caller2 is call without its request id.
-func caller2(call app.Call) app.Call {
+// unrepeated is call without its request id.
+func unrepeated(call app.Call) app.Call {
 	call.Request.RequestID = uuid.Nil
 	return call
 }
