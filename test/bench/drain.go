@@ -1,0 +1,204 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/counterfoil/counterfoil/internal/pgdb"
+	"github.com/counterfoil/counterfoil/pkg/outbox"
+	auditv1 "github.com/counterfoil/counterfoil/proto/counterfoil/audit/v1"
+	"github.com/counterfoil/counterfoil/test/harness"
+)
+
+// drainOwner is the service whose backlog is drained: both consumers take its events.
+const drainOwner = "auth"
+
+// fillPage is how many events the backlog gets a transaction.
+const fillPage = 500
+
+// statsDelay is how long Postgres may keep a session's counters to itself before pg_stat_wal shows them.
+const statsDelay = 12 * time.Second
+
+// drained is what one drain showed.
+type drained struct {
+	rate    float64 // events/s until audit_logs had all
+	allRate float64 // until every consumer had finished, too
+	wal     walUse
+	rss     map[string]float64 // MB by service
+	cpu     map[string]float64 // seconds by service
+}
+
+// drains measures the backlog, turn by turn with the floor.
+func (b *bench) drains(ctx context.Context, r *results) error {
+	var rates, allRates, floors []float64
+	var mine []drained
+	for i := range b.o.rounds {
+		if b.floor != nil {
+			rate, err := b.floor.drain(ctx)
+			if err != nil {
+				return err
+			}
+			b.say("drain %d: floor %.0f events/s", i+1, rate)
+			floors = append(floors, rate)
+		}
+		d, err := b.drain(ctx)
+		if err != nil {
+			return err
+		}
+		b.say("drain %d: %s", i+1, d)
+		mine = append(mine, d)
+		rates, allRates = append(rates, d.rate), append(allRates, d.allRate)
+	}
+	r.Drain = &drainResult{
+		Events: b.o.events, EventsPerSecond: median(rates), EveryConsumerPerSecond: median(allRates),
+		WALBytesPerEvent:   median(each(mine, func(d drained) float64 { return d.wal.bytes })),
+		FsyncsPerEvent:     median(each(mine, func(d drained) float64 { return d.wal.syncs })),
+		PeakMemoryMB:       peaks(mine),
+		CPUMicrosPerEvent:  cpuPerEvent(mine, b.o.events),
+		PayloadBytes:       meanPayload(1000),
+		EventsPerSecondAll: rates,
+	}
+	if b.floor != nil {
+		r.Drain.FloorEventsPerSecond = median(floors)
+		r.Drain.FloorEventsPerSecondAll = floors
+		r.Drain.RatioToFloor = r.Drain.EventsPerSecond / r.Drain.FloorEventsPerSecond
+	}
+
+	// Once more without full-page images, which say more about checkpoints than about the path.
+	if err := b.fullPageWrites(ctx, "off"); err != nil {
+		return err
+	}
+	d, err := b.drain(ctx)
+	if err != nil {
+		return err
+	}
+	b.say("drain without full-page images: %s", d)
+	r.Drain.WALBytesPerEventNoFPI = d.wal.bytes
+	return b.fullPageWrites(ctx, "on")
+}
+
+func (d drained) String() string {
+	return fmt.Sprintf("%.0f events/s (every consumer: %.0f), %.0f bytes of WAL and %.4f fsyncs an event", d.rate, d.allRate,
+		d.wal.bytes, d.wal.syncs)
+}
+
+// drain fills a backlog while the owner is stopped, lets it go, and waits for the last event.
+func (b *bench) drain(ctx context.Context) (drained, error) {
+	var d drained
+	if err := b.quiet(ctx); err != nil {
+		return d, err
+	}
+	owner := b.system.Service(drainOwner, 0)
+	if err := owner.Pause(); err != nil {
+		return d, err
+	}
+	defer func() { _ = owner.Resume() }() // a second time it does nothing
+	before, err := b.recorded(ctx)
+	if err != nil {
+		return d, err
+	}
+	last, err := b.fill(ctx, b.o.events)
+	if err != nil {
+		return d, err
+	}
+	if err := b.checkpoint(ctx); err != nil {
+		return d, err
+	}
+	sleep(ctx, statsDelay)
+	use, err := b.startWAL(ctx)
+	if err != nil {
+		return d, err
+	}
+	watch := b.watchProcesses()
+
+	begin := time.Now()
+	if err := owner.Resume(); err != nil {
+		return d, err
+	}
+	if err := b.waitRecorded(ctx, last, before+b.o.events); err != nil {
+		return d, err
+	}
+	took := time.Since(begin)
+	if err := b.quiet(ctx); err != nil {
+		return d, err
+	}
+	all := time.Since(begin)
+	d.rss, d.cpu = watch.stop()
+	d.rate, d.allRate = perSecond(b.o.events, took), perSecond(b.o.events, all)
+	sleep(ctx, statsDelay)
+	d.wal, err = use.stop(ctx, b.o.events)
+	return d, err
+}
+
+// fill appends n events and returns the id of the last.
+func (b *bench) fill(ctx context.Context, n int) (uuid.UUID, error) {
+	var last uuid.UUID
+	for done := 0; done < n; done += fillPage {
+		events := make([]*auditv1.AuditEvent, min(fillPage, n-done))
+		for i := range events {
+			events[i] = dayAtAuth(done + i)
+		}
+		err := pgdb.InTx(ctx, b.pools[drainOwner], func(tx pgx.Tx) error { return outbox.Append(ctx, tx, events...) })
+		if err != nil {
+			return last, fmt.Errorf("fill the outbox: %w", err)
+		}
+		last = uuid.MustParse(events[len(events)-1].GetAuditId())
+	}
+	return last, nil
+}
+
+// recorded counts the owner's rows in audit_logs.
+func (b *bench) recorded(ctx context.Context) (int, error) {
+	var n int
+	err := b.system.DB("admin").QueryRow(ctx, "SELECT count(*) FROM audit_logs WHERE owner = $1", drainOwner).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count audit_logs: %w", err)
+	}
+	return n, nil
+}
+
+// waitRecorded waits until audit_logs has want rows of the owner. It counts only once the last event is there: counting
+// all the time would measure itself.
+func (b *bench) waitRecorded(ctx context.Context, last uuid.UUID, want int) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for there := false; !there; {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the last event: %w", ctx.Err())
+		case <-tick.C:
+		}
+		err := b.system.DB("admin").QueryRow(ctx, "SELECT EXISTS (SELECT FROM audit_logs WHERE event_id = $1)", last).Scan(&there)
+		if err != nil {
+			return fmt.Errorf("look for the last event: %w", err)
+		}
+	}
+	return harness.Poll(ctx, func() error {
+		n, err := b.recorded(ctx)
+		if err == nil && n != want {
+			err = fmt.Errorf("%d of %d events are recorded", n, want)
+		}
+		return err
+	})
+}
+
+func perSecond(n int, took time.Duration) float64 { return float64(n) / took.Seconds() }
+
+// sleep waits, or until ctx ends, which the next statement notices.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
