@@ -64,19 +64,40 @@ func run(ctx context.Context, compose bool, scale float64, w io.Writer) (err err
 	script := scenario.NewScript(t.System, "demo-"+hex.EncodeToString(id[:]), log)
 	day, err := scenario.Play(ctx, script, t.suffix)
 	if err != nil {
-		return err
+		return errors.Join(err, t.unrecorded(ctx))
 	}
 	trace, err := t.follow(ctx, day.Operator, script)
 	if err != nil {
 		return err
 	}
 	if _, err := t.Settle(ctx); err != nil {
-		return err
+		return errors.Join(err, t.unrecorded(ctx))
 	}
 	if err := show(ctx, w, t, script, day, begin, trace); err != nil {
 		return err
 	}
 	return check(ctx, w, t, script, day)
+}
+
+// unrecorded names what a day that ended early left without its record, for whoever looks into it.
+func (t *target) unrecorded(ctx context.Context) error {
+	committed, err := report.Committed(ctx, t.Databases)
+	if err != nil {
+		return err
+	}
+	recorded, err := report.Recorded(ctx, t.Databases)
+	if err != nil {
+		return err
+	}
+	return problem(report.Compare(committed, recorded).Problems())
+}
+
+// problem is one error of many lines, or nil.
+func problem(lines []string) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(lines, "\n"))
 }
 
 // ended replaces what a cancelled run complains about by the reason of the cancellation.
@@ -167,8 +188,8 @@ func check(ctx context.Context, w io.Writer, t *target, script *scenario.Script,
 
 	problems = append(problems, enough(steps)...)
 	problems = append(problems, report.OutageProblems(day.Outage, steps)...)
-	if len(problems) > 0 {
-		return errors.New(strings.Join(problems, "\n"))
+	if err := problem(problems); err != nil {
+		return err
 	}
 	fmt.Fprintf(w, "demo: ok actions=%d recorded=%d missing=%d duplicates=%d\n", c.Actions, c.Recorded, len(c.Missing), len(c.Duplicates))
 	return nil

@@ -18,6 +18,9 @@ import (
 	"github.com/counterfoil/counterfoil/test/demo/scenario"
 )
 
+// mostNamed is how many ids of one kind of problem are named.
+const mostNamed = 20
+
 // Row is an event as it lies in a database: its id and its exact bytes.
 type Row struct {
 	ID      uuid.UUID
@@ -109,7 +112,7 @@ func (c Comparison) Problems() []string {
 		"missing": c.Missing, "duplicates": c.Duplicates, "altered": c.Altered, "recorded but never committed": c.Invented,
 	} {
 		if len(ids) > 0 {
-			problems = append(problems, fmt.Sprintf("%s=%d %v", what, len(ids), ids))
+			problems = append(problems, fmt.Sprintf("%s=%d %v", what, len(ids), ids[:min(len(ids), mostNamed)]))
 		}
 	}
 	slices.Sort(problems)
