@@ -86,7 +86,11 @@ func (w *world) serve(service string, server *grpc.Server) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	go server.Serve(listener)
+	go func() {
+		if err := server.Serve(listener); err != nil {
+			w.t.Errorf("serve: %v", err)
+		}
+	}()
 	w.t.Cleanup(server.Stop)
 	w.addresses[service] = listener.Addr().String()
 	w.env["COUNTERFOIL_"+strings.ToUpper(service)] = listener.Addr().String()

@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -26,8 +27,10 @@ func (w *world) manyDead(n int) {
 	}
 	w.on("OutboxService/ListOutboxEvents", func(c received) ([]proto.Message, error) {
 		r := c.request.(*outboxv1.ListOutboxEventsRequest)
-		from := 0
-		fmt.Sscanf(r.GetPageToken(), "%d", &from)
+		from, err := strconv.Atoi(or(r.GetPageToken(), "0"))
+		if err != nil {
+			return nil, err
+		}
 		to := min(from+int(r.GetPageSize()), n)
 		page := &outboxv1.ListOutboxEventsResponse{OutboxEvents: all[from:to]}
 		if to < n {

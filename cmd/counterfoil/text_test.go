@@ -34,8 +34,12 @@ func TestTerminalIsSafe(t *testing.T) {
 	u.DisplayName = evil
 	w.says("UserService/ListUsers", &authv1.ListUsersResponse{Users: []*authv1.User{u}})
 	for _, args := range [][]string{
-		{"audit", "list", "--changes"}, {"audit", "get", eventID}, {"user", "list"},
-		{"audit", "list", "-o", "json"}, {"audit", "get", eventID, "-o", "json"}, {"user", "list", "-o", "json"},
+		{"audit", "list", "--changes"},
+		{"audit", "get", eventID},
+		{"user", "list"},
+		{"audit", "list", "-o", "json"},
+		{"audit", "get", eventID, "-o", "json"},
+		{"user", "list", "-o", "json"},
 	} {
 		out := w.must(args...)
 		for _, r := range out {
