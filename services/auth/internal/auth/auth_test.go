@@ -165,6 +165,9 @@ func (b *bundle) events() []*auditv1.AuditEvent {
 		}
 		events = append(events, e)
 	}
+	if err := rows.Err(); err != nil {
+		b.t.Fatal(err)
+	}
 	return events
 }
 
@@ -254,5 +257,8 @@ func (b *bundle) requireWhole() {
 			b.t.Fatal(err)
 		}
 		b.t.Errorf("row and events differ (type, id, row's version, last recorded version, events): %v", values)
+	}
+	if err := rows.Err(); err != nil {
+		b.t.Fatal(err)
 	}
 }

@@ -60,6 +60,7 @@ func TestFailedLoginsLockTheAccount(t *testing.T) {
 		t.Errorf("user is %v, error %v: want a lock-out beside version 1", u, err)
 	}
 	b.clock.advance(16 * time.Minute)
+	b.expect(func() { b.tryLogin(ada.Email, "wrong password 5") }, failedLogin) // the count began anew
 	b.expect(func() { b.login(ada, goodPassword) }, loggedIn)
 
 	for range 3 {
