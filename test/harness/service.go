@@ -34,11 +34,12 @@ type Service struct {
 	system *System
 	log    string
 
-	mu     sync.Mutex
-	env    map[string]string // set by Setenv
-	listen string
-	debug  string
-	proc   *process
+	mu      sync.Mutex
+	env     map[string]string // set by Setenv
+	program string            // set by SetProgram
+	listen  string
+	debug   string
+	proc    *process
 }
 
 // newService prepares a replica; nothing runs yet.
@@ -58,6 +59,13 @@ func (s *Service) Setenv(name, value string) {
 		return
 	}
 	s.env[name] = value
+}
+
+// SetProgram has the next Start run another build of the service, such as an older one; "" is the built one again.
+func (s *Service) SetProgram(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.program = path
 }
 
 // Start runs the service and returns when it says that it is ready. The first start picks free ports.
@@ -82,7 +90,11 @@ func (s *Service) Launch() error {
 	}
 	env := s.system.environment(s.Name, s.Replica, s.listen, s.debug)
 	maps.Copy(env, s.env)
-	proc, err := start(s.system.Bin(s.Name), s.log, env)
+	program := s.program
+	if program == "" {
+		program = s.system.Bin(s.Name)
+	}
+	proc, err := start(program, s.log, env)
 	if err != nil {
 		return err
 	}
