@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -273,11 +274,28 @@ func TestServe(t *testing.T) {
 		return nil
 	})
 	metrics := string(r.get(t, "/metrics"))
-	for _, name := range []string{gaugeName("inbox_stream_lag"), gaugeName("inbox_stream_unacknowledged"), "inbox_dead"} {
+	for _, name := range []string{
+		"inbox_stream_lag", "inbox_dead", "inbox_oldest_lease_age", "inbox_oldest_retry_age", "inbox_oldest_pending_age",
+	} {
 		if !strings.Contains(metrics, name) {
 			t.Errorf("no metric %s", name)
 		}
 	}
+
+	// A dead entry degrades the service, though the stream is read to its end (U88, U89).
+	_, err := r.db.Super.Exec(t.Context(), `UPDATE consumer_inbox SET state = 'DEAD', dead_at = clock_timestamp(),
+		last_error_code = 'test.dead' WHERE consumer = 'audit-log' AND event_id = $1`, ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := regexp.MustCompile(`(?m)^inbox_dead[a-z_]*\{[^}]*consumer="audit-log"[^}]*\} 1$`)
+	eventually(t, func() error {
+		ready, checks := r.ready(t)
+		if metrics := r.get(t, "/metrics"); !ready || checks["flow"] == "ok" || !dead.Match(metrics) {
+			return fmt.Errorf("ready=%v %v", ready, checks)
+		}
+		return nil
+	})
 
 	r.redis.Kill()
 	eventually(t, func() error {
@@ -300,8 +318,6 @@ func TestServe(t *testing.T) {
 		t.Error("a secret is in the log")
 	}
 }
-
-func gaugeName(name string) string { return name + "{" }
 
 // Without its database the service is not ready, says so by its exit code, and is alive.
 func TestHealthcheckFailsWithoutDatabase(t *testing.T) {

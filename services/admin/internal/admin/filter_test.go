@@ -141,6 +141,24 @@ func TestFilterRefuses(t *testing.T) {
 	}
 }
 
+// What these fields become is what their indexes can serve with bound values; package store has the plans.
+func TestFilterSQL(t *testing.T) {
+	t.Parallel()
+	for filter, want := range map[string]string{
+		`correlation_id = "c"`:                 "(correlation_id = $1 AND correlation_id <> '')",
+		`trace_id = "t"`:                       "(trace_id = $1 AND trace_id <> '')",
+		`actor.id = "a"`:                       "actor_id = $1",
+		`resource.id = "r"`:                    "resource_id = $1",
+		`action = "a.b"`:                       "action = $1",
+		`action = "a.*"`:                       "(action ~>=~ $1 AND action ~<~ $2)",
+		`occur_time >= "2026-11-01T13:00:00Z"`: "(occur_time >= $1 AND event_id >= $2)",
+	} {
+		if where, err := parseFilter(filter); err != nil || where.SQL != want {
+			t.Errorf("%s became %q, %v, want %q", filter, where.SQL, err, want)
+		}
+	}
+}
+
 // The end of a prefix' range is above everything with the prefix and below everything else that is above it.
 func TestAfter(t *testing.T) {
 	t.Parallel()

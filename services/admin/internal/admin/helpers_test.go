@@ -138,3 +138,15 @@ func at(moment time.Time) func(*auditv1.AuditEvent) {
 func (b bundle) inTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return pgdb.InTx(ctx, b.Service, fn)
 }
+
+// waitForLocks returns when n sessions of the test's database wait for a lock of the kind.
+func (b bundle) waitForLocks(t *testing.T, kind string, n int64) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for b.count(t, `SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+		WHERE locktype = $1 AND NOT granted AND datname = current_database()`, kind) < n {
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody waits for a lock: want %d of kind %s", n, kind)
+		}
+	}
+}

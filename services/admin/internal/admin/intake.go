@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
-	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/counterfoil/counterfoil/internal/telemetry"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
@@ -186,12 +185,6 @@ func (in *Intake) Flow(ctx context.Context) error {
 	return failed
 }
 
-// Gauges of the streams. Depths and ages of the inbox are package inboxotel's.
-const (
-	gaugeLag            = "inbox_stream_lag"
-	gaugeUnacknowledged = "inbox_stream_unacknowledged"
-)
-
 // observe registers the metrics of bridges, consumers, inbox and streams.
 func (in *Intake) observe(tel *telemetry.Telemetry) error {
 	_, err := inboxotel.RegisterMetrics(inboxotel.MetricsOptions{
@@ -200,18 +193,5 @@ func (in *Intake) observe(tel *telemetry.Telemetry) error {
 	if err != nil {
 		return fmt.Errorf("register inbox metrics: %w", err)
 	}
-	read := func(ctx context.Context, observe telemetry.Observe) error {
-		for owner, source := range in.sources {
-			position, err := source.Position(ctx)
-			if err != nil {
-				continue // absent: unknown is not zero
-			}
-			observe(gaugeLag, float64(position.Lag), attribute.String("owner", owner))
-			observe(gaugeUnacknowledged, float64(position.Pending), attribute.String("owner", owner))
-		}
-		return nil
-	}
-	return tel.Gauges(read,
-		telemetry.Gauge{Name: gaugeLag, Description: "Stream entries that no bridge has read yet."},
-		telemetry.Gauge{Name: gaugeUnacknowledged, Description: "Stream entries read and not acknowledged."})
+	return nil
 }
