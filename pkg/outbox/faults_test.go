@@ -21,13 +21,14 @@ import (
 	"github.com/counterfoil/counterfoil/pkg/outbox/outboxtest"
 )
 
-// pool is a pool of the service's role with a setting of its own.
-func (p *path) pool(settings map[string]string) *pgxpool.Pool {
+// pool is a pool of the service's role with settings of its own and at most size connections.
+func (p *path) pool(settings map[string]string, size int32) *pgxpool.Pool {
 	p.t.Helper()
 	cfg, err := pgxpool.ParseConfig(p.db.URL("auth_service"))
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	cfg.MaxConns = size
 	for k, v := range settings {
 		cfg.ConnConfig.RuntimeParams[k] = v
 	}
@@ -43,7 +44,7 @@ func (p *path) pool(settings map[string]string) *pgxpool.Pool {
 func TestSerializableDefaultChangesNothing(t *testing.T) {
 	t.Parallel()
 	p := newPath(t)
-	db := p.pool(map[string]string{"default_transaction_isolation": "serializable"})
+	db := p.pool(map[string]string{"default_transaction_isolation": "serializable"}, 8)
 	first, second := p.dispatcherOn(db, nil), p.dispatcherOn(db, nil)
 	p.run(first)
 	p.run(second)
@@ -64,7 +65,7 @@ func TestTimeZonesAndClocks(t *testing.T) {
 	p := newPath(t)
 	e := outboxtest.Event()
 	appendAll(t, p.db.Service, e)
-	db := p.pool(map[string]string{"timezone": "Asia/Jakarta"})
+	db := p.pool(map[string]string{"timezone": "Asia/Jakarta"}, 8)
 	skewed := func() time.Time { return time.Now().Add(time.Hour) }
 	d := p.dispatcherOn(db, func(o *outbox.DispatcherOptions) { o.Now, o.RetryUnit = skewed, 100*time.Millisecond })
 	p.broker.Reply(outboxtest.Refuse(outbox.FaultBroker, "broker.unavailable"))
@@ -225,7 +226,7 @@ func TestReadOnlyDatabaseIsWaitedOut(t *testing.T) {
 	p := newPath(t)
 	appendAll(t, p.db.Service, outboxtest.Events(50)...)
 	name := pgx.Identifier{p.db.Name}.Sanitize()
-	db := p.pool(nil)
+	db := p.pool(nil, 8)
 	if _, err := p.db.Super.Exec(t.Context(), "ALTER DATABASE "+name+" SET default_transaction_read_only = on"); err != nil {
 		t.Fatal(err)
 	}

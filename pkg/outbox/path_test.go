@@ -191,6 +191,45 @@ func TestLateCommitterIsNeitherSkippedNorABarrier(t *testing.T) {
 	}
 }
 
+// A late transaction with far more events than a page is numbered whole.
+func TestLargeLateTransaction(t *testing.T) {
+	t.Parallel()
+	p := newPath(t)
+	s, err := outbox.NewSealer(p.db.Service, outbox.SealerOptions{Rows: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seal := func() int {
+		_, n, _, err := s.Seal(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	slow, err := p.db.Service.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := outbox.Append(t.Context(), slow, outboxtest.Events(100)...); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		appendAll(t, p.db.Service, outboxtest.Event())
+		seal()
+	}
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for seal() > 0 {
+	}
+	if n := one[int](t, p.db.Super, "SELECT count(*) FROM audit_outbox WHERE ledger_seq IS NULL"); n != 0 {
+		t.Errorf("%d events were passed over for ever", n)
+	}
+	if err := faultsOfNumbers(t, p.db.Super); err != nil {
+		t.Error(err)
+	}
+}
+
 // BC-29: what a stopped dispatcher held goes out elsewhere within a second, its claim count given back.
 func TestStopReleases(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,6 @@ package outbox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -72,7 +71,8 @@ func (l *lowWater) start(now time.Time, every time.Duration) int64 {
 	return l.mark
 }
 
-// saw takes note of the lowest open place (0: none) and the highest place claimed.
+// saw takes note of the lowest open place (0: none is open, and it is not known
+// what is done) and the highest place claimed.
 func (l *lowWater) saw(lowest, claimed int64, now time.Time, trail time.Duration) {
 	place := lowest - 1
 	if lowest == 0 {
@@ -103,12 +103,7 @@ func (p *Postgres) Claim(ctx context.Context, req ClaimRequest) (Page, error) {
 	var lowest int64
 	var msgs []Message
 	err := roundTrip(ctx, p.db, func(b *pgx.Batch) {
-		b.Queue(lowestSQL, from).QueryRow(func(row pgx.Row) error {
-			if err := row.Scan(&lowest); !errors.Is(err, pgx.ErrNoRows) {
-				return err
-			}
-			return nil
-		})
+		b.Queue(lowestSQL, from).QueryRow(func(row pgx.Row) error { return row.Scan(&lowest) })
 		b.Queue(claimSQL, from, req.Rows, req.Bytes, req.Owner, req.Token, req.Lease.Microseconds(), req.AloneAfter, req.Except).
 			Query(func(rows pgx.Rows) error {
 				var err error

@@ -114,13 +114,18 @@ func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimReque
 	if _, err := conn.Exec(ctx, sqlCommit); err != nil {
 		return nil, false, fmt.Errorf("commit: %w", err)
 	}
-	s.advance(l, msgs)
-	if claim != nil {
-		for i := range msgs {
+	more := len(msgs) == rows || l.bytes > bytes/2
+	last := int64(0)
+	for i := range msgs {
+		last = msgs[i].AppendNo
+		if claim != nil {
 			msgs[i].ClaimCount = 1
 		}
 	}
-	return msgs, len(msgs) == rows || l.bytes > bytes/2, nil
+	s.mu.Lock()
+	s.mark.pass(l.xid, l.xmin, last, !more)
+	s.mu.Unlock()
+	return msgs, more, nil
 }
 
 // ledger is the locked ledger row, and what the pass must know of its snapshot.
@@ -145,6 +150,11 @@ func (s *Sealer) read(ctx context.Context, conn *pgxpool.Conn, rows int, bytes i
 		}
 		return err
 	})
+	// Other databases' transactions hold xmin back too: look closer if one does.
+	bound, writers := s.waitsFor(), true
+	if bound != 0 {
+		batch.Queue(sqlOlderWriters, bound).QueryRow(func(row pgx.Row) error { return row.Scan(&writers) })
+	}
 	batch.Queue(sqlReadUnsealed, s.markNow(), rows, bytes).Query(func(found pgx.Rows) error {
 		for found.Next() {
 			var m Message
@@ -159,6 +169,9 @@ func (s *Sealer) read(ctx context.Context, conn *pgxpool.Conn, rows int, bytes i
 	})
 	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
 		return ledger{}, nil, fmt.Errorf("read unsealed events: %w", err)
+	}
+	if !writers {
+		l.xmin = max(l.xmin, bound)
 	}
 	return l, msgs, nil
 }
@@ -190,14 +203,30 @@ func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, ids []
 // held snapshot keeps from being removed.
 //
 // It may move to the last number of a pass only when nobody can still commit
-// below it: a transaction draws its id before its append_no, so one that drew
-// less is older than the transaction of a later pass, and once the oldest
-// running transaction is not older than that, it has ended. Moving it at once
-// would let version n+1 of a row pass a slow version n.
+// below it. A transaction draws its id before its append_no, so whoever drew
+// less is older than the transaction of a later pass (bound); once no writer
+// older than that runs, and a page has taken what they left, nothing can come.
+// Moving it at once would let version n+1 of a row pass a slow version n.
 type sealMark struct {
 	safe      int64
 	candidate int64 // 0: none
 	bound     int64 // 0: not known before the next pass
+}
+
+// pass takes note of a committed pass. xmin is the oldest transaction that could
+// still commit below, last the last append_no of the page (0: it was empty), and
+// complete is true if the page held everything that was committed.
+func (m *sealMark) pass(xid, xmin, last int64, complete bool) {
+	if m.candidate != 0 && m.bound == 0 {
+		m.bound = xid
+	}
+	if m.candidate != 0 && xmin >= m.bound && (complete || last >= m.candidate) {
+		m.safe = max(m.safe, m.candidate)
+		m.candidate, m.bound = 0, 0
+	}
+	if m.candidate == 0 && last != 0 {
+		m.candidate = last
+	}
 }
 
 func (s *Sealer) markNow() int64 {
@@ -206,24 +235,11 @@ func (s *Sealer) markNow() int64 {
 	return s.mark.safe
 }
 
-// advance is called with the result of a committed pass.
-func (s *Sealer) advance(l ledger, msgs []Message) {
+// waitsFor returns the bound that the mark waits for, 0 if for none.
+func (s *Sealer) waitsFor() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mark.pass(l.xid, l.xmin, msgs)
-}
-
-func (m *sealMark) pass(xid, xmin int64, msgs []Message) {
-	if m.candidate != 0 && m.bound == 0 {
-		m.bound = xid
-	}
-	if m.candidate != 0 && xmin >= m.bound {
-		m.safe = max(m.safe, m.candidate)
-		m.candidate, m.bound = 0, 0
-	}
-	if m.candidate == 0 && len(msgs) > 0 {
-		m.candidate, m.bound = msgs[len(msgs)-1].AppendNo, 0
-	}
+	return s.mark.bound
 }
 
 // Run seals whenever there is something, for an owner whose events nobody

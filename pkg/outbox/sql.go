@@ -47,6 +47,17 @@ FROM audit_ledger
 WHERE singleton
 FOR UPDATE`
 
+	// Is a transaction older than $1 writing to the outbox? A writer's lock on the
+	// table outlasts its commit, so what this does not see, the next statement
+	// sees. Ids here have 32 bits: compared around the circle.
+	sqlOlderWriters = `
+SELECT EXISTS (
+    SELECT FROM pg_locks AS t JOIN pg_locks AS x USING (virtualtransaction)
+    WHERE t.locktype = 'relation' AND t.relation = to_regclass('audit_outbox') AND t.mode = 'RowExclusiveLock'
+      AND t.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock'
+      AND (($1::bigint - x.transactionid::text::bigint) & 4294967295) BETWEEN 1 AND 2147483648)`
+
 	// In append order and never SKIP LOCKED: whoever wrote version n+1 of a row
 	// saw version n committed, so drew a higher append_no.
 	sqlReadUnsealed = `
@@ -84,8 +95,14 @@ const sqlOpen = `status IN ('PENDING', 'DEFERRED', 'RETRYABLE_FAILURE')`
 // entry and whatever follows it within the page's bytes, and leaves entries that
 // must be alone to a page of their own.
 const (
-	sqlLowestNumber   = `SELECT ledger_seq FROM audit_outbox WHERE ` + sqlOpen + ` AND ledger_seq > $1 ORDER BY ledger_seq LIMIT 1`
-	sqlLowestAppendNo = `SELECT append_no FROM audit_outbox WHERE ` + sqlOpen + ` AND ledger_seq IS NULL AND append_no > $1 ORDER BY append_no LIMIT 1`
+	// The lowest open place above the mark. If nothing is open there, a numbered
+	// outbox is done up to its head, which moves with the numbers.
+	sqlLowestNumber = `
+SELECT coalesce((SELECT ledger_seq FROM audit_outbox WHERE ` + sqlOpen + ` AND ledger_seq > $1 ORDER BY ledger_seq LIMIT 1),
+                (SELECT head + 1 FROM audit_ledger WHERE singleton))`
+	sqlLowestAppendNo = `
+SELECT coalesce((SELECT append_no FROM audit_outbox
+                 WHERE ` + sqlOpen + ` AND ledger_seq IS NULL AND append_no > $1 ORDER BY append_no LIMIT 1), 0)`
 
 	sqlClaimNumbered   = sqlClaimHead + `ledger_seq AS place FROM audit_outbox WHERE ledger_seq > $1 AND ` + sqlClaimTail
 	sqlClaimUnnumbered = sqlClaimHead + `append_no AS place FROM audit_outbox WHERE ledger_seq IS NULL AND append_no > $1 AND ` + sqlClaimTail

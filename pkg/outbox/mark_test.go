@@ -1,0 +1,83 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package outbox
+
+import (
+	"testing"
+	"time"
+)
+
+// The mark moves past a place only when nobody can still commit below it.
+func TestSealMark(t *testing.T) {
+	t.Parallel()
+	var m sealMark
+	m.pass(100, 90, 50, true) // 90 is still running: it may have drawn any number below 50
+	m.pass(101, 90, 60, true)
+	m.pass(102, 90, 0, true)
+	if m.safe != 0 {
+		t.Errorf("the mark is %d while an older transaction runs", m.safe)
+	}
+	m.pass(103, 101, 20, false) // it ended, and left more than a page below 50
+	if m.safe != 0 {
+		t.Errorf("the mark is %d with events left below it", m.safe)
+	}
+	m.pass(104, 104, 70, true) // everything older than the pass after the candidate has ended
+	if m.safe != 50 || m.candidate != 70 {
+		t.Errorf("mark %d, candidate %d; want 50 and 70", m.safe, m.candidate)
+	}
+	m.pass(105, 104, 0, true)
+	if m.safe != 50 {
+		t.Errorf("the mark is %d, want 50: a transaction with a later id may have drawn before", m.safe)
+	}
+	m.pass(106, 105, 0, true)
+	if m.safe != 70 {
+		t.Errorf("the mark is %d, want 70", m.safe)
+	}
+}
+
+func TestLowWater(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var l lowWater
+	if got := l.start(now, 5*time.Second); got != 0 {
+		t.Errorf("the first claim starts at %d", got)
+	}
+	l.saw(40, 45, now, 0)
+	if got := l.start(now.Add(time.Second), 5*time.Second); got != 39 {
+		t.Errorf("starts at %d, want just below the lowest open place", got)
+	}
+	l.saw(0, 90, now, 0)
+	if got := l.start(now.Add(2*time.Second), 5*time.Second); got != 90 {
+		t.Errorf("starts at %d, want what was claimed last: nothing below is open", got)
+	}
+	if got := l.start(now.Add(6*time.Second), 5*time.Second); got != 0 {
+		t.Errorf("starts at %d, want the full scan", got)
+	}
+	l.saw(40, 45, now, 10*time.Second) // where a slow transaction may commit below, the mark trails
+	l.saw(50, 55, now.Add(9*time.Second), 10*time.Second)
+	if l.mark != 0 {
+		t.Errorf("the mark is %d within its trail", l.mark)
+	}
+	l.saw(60, 65, now.Add(11*time.Second), 10*time.Second)
+	if l.mark != 39 {
+		t.Errorf("the mark is %d, want what was low a trail ago", l.mark)
+	}
+}
+
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	full, none := func() float64 { return 0.999999 }, func() float64 { return 0 }
+	for n, want := range []time.Duration{200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000} {
+		got := jittered(200*time.Millisecond, 30*time.Second, n+1, full)
+		if got.Round(time.Millisecond) != want*time.Millisecond {
+			t.Errorf("pause %d is at most %v, want %v", n+1, got, want*time.Millisecond)
+		}
+	}
+	if got := jittered(200*time.Millisecond, 30*time.Second, 5, none); got != 50*time.Millisecond {
+		t.Errorf("the least pause is %v", got)
+	}
+	if got := doubled(time.Second, 5*time.Minute, 1000); got != 5*time.Minute {
+		t.Errorf("doubled without end: %v", got)
+	}
+}
