@@ -8,6 +8,8 @@
 // knows no service.
 package config
 
+//go:generate go run ./configdoc -root ../..
+
 import (
 	"errors"
 	"fmt"
