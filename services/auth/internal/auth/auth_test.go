@@ -133,11 +133,11 @@ func (b *bundle) user(name string) store.User {
 
 func (b *bundle) login(u store.User, password string) (auth.Tokens, store.Session) {
 	b.t.Helper()
-	tokens, _, session, err := b.Login(b.from("192.0.2.1"), u.Email, password)
+	in, err := b.Login(b.from("192.0.2.1"), u.Email, password)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return tokens, session
+	return in.Tokens, in.Session
 }
 
 // key is a request id of root's; the same hash is the same body.

@@ -27,6 +27,13 @@ type Tokens struct {
 	RefreshExpire time.Time
 }
 
+// LoggedIn is what a login gives.
+type LoggedIn struct {
+	Tokens  Tokens
+	User    store.User
+	Session store.Session
+}
+
 // Login checks a password and starts a session, and records auth.login.succeeded.v1 with it. A failed login is recorded
 // as auth.login.failed.v1 with the counter that it raises, and as auth.user.locked.v1 if that locks the account; one that
 // was not looked at as auth.login.denied.v1.
@@ -34,89 +41,103 @@ type Tokens struct {
 // All refusals that depend on the account are one Unauthenticated error (INVALID_LOGIN) and cost one password hash.
 // Failures in parallel are counted one by one under the user's lock, and a right password beside them does not pass a
 // lock-out that they reach first. Repeating a login starts another session.
-func (s *Service) Login(ctx context.Context, email, password string) (Tokens, store.User, store.Session, error) {
-	email = strings.ToLower(email)
-	policy, err := store.New(s.db).LoginPolicy(ctx)
+func (s *Service) Login(ctx context.Context, email, password string) (LoggedIn, error) {
+	checked, err := s.checkLogin(ctx, strings.ToLower(email), password)
 	if err != nil {
-		return Tokens{}, store.User{}, store.Session{}, err
+		return LoggedIn{}, err
 	}
-	known, found, err := store.New(s.db).CredentialByEmail(ctx, email)
-	if err != nil {
-		return Tokens{}, store.User{}, store.Session{}, err
-	}
-	id := s.opaqueID(email)
-	if found {
-		id = known.UserID.String()
-	}
-	if !networkAllowed(ctx, policy) {
-		s.record(ctx, loginDeniedHere(s.origin(ctx), id))
-		return Tokens{}, store.User{}, store.Session{}, networkNotAllowed()
-	}
-	matches, stale, err := s.hasher.Matches(ctx, password, known.PasswordHash)
-	if err != nil {
-		return Tokens{}, store.User{}, store.Session{}, err
-	}
-	if !found {
-		s.record(ctx, loginFailedUnknown(s.origin(ctx), id))
-		return Tokens{}, store.User{}, store.Session{}, invalidLogin()
-	}
-	rehashed := ""
-	if stale {
-		if rehashed, err = s.hasher.Hash(ctx, password); err != nil {
-			return Tokens{}, store.User{}, store.Session{}, err
-		}
-	}
-
-	var user store.User
-	var session store.Session
+	var in LoggedIn
 	var refresh string
 	var refusal error
 	err = pgdb.InTx(ctx, s.db, func(tx pgx.Tx) error {
-		var batch pgx.Batch
-		o := s.origin(ctx)
-		user, err = store.New(tx).LockUser(ctx, known.UserID)
+		user, err := store.New(tx).LockUser(ctx, checked.known.UserID)
 		if err != nil {
 			return err
 		}
-		if event := s.countLogin(&batch, o, policy, user, matches && user.PasswordHash == known.PasswordHash); event != nil {
+		var batch pgx.Batch
+		o := s.origin(ctx)
+		matches := checked.matches && user.PasswordHash == checked.known.PasswordHash
+		if events := countLogin(&batch, o, checked.policy, user, matches); events != nil {
 			refusal = invalidLogin()
-			return outbox.AppendBatch(ctx, tx, &batch, event...)
+			return outbox.AppendBatch(ctx, tx, &batch, events...)
 		}
 		refusal = nil
-		session = store.Session{
+		session := store.Session{
 			ID: s.newID(), Version: 1, UserID: user.ID, State: store.SessionActive,
-			CreateTime: o.at, ExpireTime: o.at.Add(policy.SessionLifetime), LastSeen: &o.at,
+			CreateTime: o.at, ExpireTime: o.at.Add(checked.policy.SessionLifetime), LastSeen: &o.at,
 		}
 		store.InsertSession(&batch, session)
 		refresh = queueRefreshToken(&batch, session, o.at)
 		events := []*auditv1.AuditEvent{loginSucceeded(o.by(user, session.ID), session, user)}
-		if rehashed != "" {
+		if checked.rehashed != "" {
 			before := user
 			user.Version, user.UpdateTime = user.Version+1, o.at
 			store.UpdateUser(&batch, user)
-			store.SetPassword(&batch, user.ID, rehashed, o.at)
+			store.SetPassword(&batch, user.ID, checked.rehashed, o.at)
 			events = append(events, userChanged(o.bySystem("login"), ActionPasswordRehashed, before, user))
 		}
+		in.User, in.Session = user, session
 		return outbox.AppendBatch(ctx, tx, &batch, events...)
 	})
 	switch {
 	case apperr.KindOf(err) == apperr.KindNotFound: // deleted in between
-		s.record(ctx, loginFailedUnknown(s.origin(ctx), s.opaqueID(email)))
-		return Tokens{}, store.User{}, store.Session{}, invalidLogin()
+		s.record(ctx, loginFailedUnknown(s.origin(ctx), s.opaqueID(strings.ToLower(email))))
+		return LoggedIn{}, invalidLogin()
 	case err != nil:
-		return Tokens{}, store.User{}, store.Session{}, err
+		return LoggedIn{}, err
 	}
 	s.wake()
 	if refusal != nil {
-		return Tokens{}, store.User{}, store.Session{}, refusal
+		return LoggedIn{}, refusal
 	}
-	tokens, err := s.sign(user, session, refresh)
-	return tokens, user, session, err
+	in.Tokens, err = s.sign(in.User, in.Session, refresh)
+	return in, err
+}
+
+// checkedLogin is what was found out about a login before anything is locked.
+type checkedLogin struct {
+	policy   store.LoginPolicy
+	known    store.Credential
+	matches  bool
+	rehashed string // the password at today's cost, if it was stored at another
+}
+
+// checkLogin does what is slow or needs no lock. It refuses, and records, a login from a network that is not allowed and one
+// to no account, the latter after the same work as any other.
+func (s *Service) checkLogin(ctx context.Context, email, password string) (c checkedLogin, err error) {
+	q := store.New(s.db)
+	if c.policy, err = q.LoginPolicy(ctx); err != nil {
+		return c, err
+	}
+	var found bool
+	if c.known, found, err = q.CredentialByEmail(ctx, email); err != nil {
+		return c, err
+	}
+	id := s.opaqueID(email)
+	if found {
+		id = c.known.UserID.String()
+	}
+	if !networkAllowed(ctx, c.policy) {
+		s.record(ctx, loginDeniedHere(s.origin(ctx), id))
+		return c, networkNotAllowed()
+	}
+	var stale bool
+	if c.matches, stale, err = s.hasher.Matches(ctx, password, c.known.PasswordHash); err != nil {
+		return c, err
+	}
+	if !found {
+		s.record(ctx, loginFailedUnknown(s.origin(ctx), id))
+		return c, invalidLogin()
+	}
+	if stale {
+		c.rehashed, err = s.hasher.Hash(ctx, password)
+	}
+	return c, err
 }
 
 // countLogin queues what a login does to the counter behind lock-out. It returns the events of a login that is refused,
 // and none for one that may go on.
-func (s *Service) countLogin(b *pgx.Batch, o origin, policy store.LoginPolicy, u store.User, matches bool) []*auditv1.AuditEvent {
+func countLogin(b *pgx.Batch, o origin, policy store.LoginPolicy, u store.User, matches bool) []*auditv1.AuditEvent {
 	switch {
 	case isLocked(u, o.at):
 		return []*auditv1.AuditEvent{loginDenied(o, u, reasonLockedOut)}

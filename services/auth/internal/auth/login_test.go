@@ -35,7 +35,7 @@ func (b *bundle) policy(c auth.PolicyChange) {
 // tryLogin logs in and expects a refusal.
 func (b *bundle) tryLogin(email, password string) {
 	b.t.Helper()
-	_, _, _, err := b.Login(b.from("192.0.2.1"), email, password)
+	_, err := b.Login(b.from("192.0.2.1"), email, password)
 	requireReason(b.t, err, apperr.KindUnauthenticated, "INVALID_LOGIN")
 }
 
@@ -160,7 +160,7 @@ func TestNetworksOfThePolicy(t *testing.T) {
 	for address, allowed := range map[string]bool{
 		"198.51.100.7": true, "::ffff:198.51.100.7": true, "2001:db8::1": true, "192.0.2.1": false, "2001:db9::1": false, "": false,
 	} {
-		_, _, _, err := b.Login(b.from(address), ada.Email, goodPassword)
+		_, err := b.Login(b.from(address), ada.Email, goodPassword)
 		if allowed != (err == nil) {
 			t.Errorf("login from %q: %v", address, err)
 		}
@@ -169,7 +169,7 @@ func TestNetworksOfThePolicy(t *testing.T) {
 		}
 	}
 	events := b.expect(func() {
-		_, _, _, err := b.Login(b.from("192.0.2.1"), ada.Email, "a wrong password")
+		_, err := b.Login(b.from("192.0.2.1"), ada.Email, "a wrong password")
 		requireReason(t, err, apperr.KindPermissionDenied, "NETWORK_NOT_ALLOWED")
 	}, "auth.login.denied.v1 LOGIN user@0 DENIED NETWORK_NOT_ALLOWED by anonymous")
 	if events[0].GetResource().GetId() != ada.ID.String() {
@@ -292,7 +292,7 @@ func TestAPasswordIsRehashedWhenItsCostChanges(t *testing.T) {
 	ada := b.user("Ada")
 	dearer := b.service(auth.HashParams{MemoryKiB: 128, Passes: 1})
 	login := func() {
-		if _, _, _, err := dearer.Login(b.from(""), ada.Email, goodPassword); err != nil {
+		if _, err := dearer.Login(b.from(""), ada.Email, goodPassword); err != nil {
 			t.Error(err)
 		}
 	}

@@ -16,11 +16,11 @@ type authServer struct {
 
 // Login implements AuthService.
 func (s authServer) Login(ctx context.Context, r *authv1.LoginRequest) (*authv1.LoginResponse, error) {
-	tokens, user, session, err := s.auth.Login(ctx, r.GetEmail(), r.GetPassword())
+	in, err := s.auth.Login(ctx, r.GetEmail(), r.GetPassword())
 	if err != nil {
 		return nil, err
 	}
-	return &authv1.LoginResponse{Tokens: tokensMessage(tokens), User: userMessage(user), Session: sessionMessage(session)}, nil
+	return &authv1.LoginResponse{Tokens: tokensMessage(in.Tokens), User: userMessage(in.User), Session: sessionMessage(in.Session)}, nil
 }
 
 // Refresh implements AuthService.
