@@ -32,21 +32,21 @@ type drained struct {
 	allRate float64 // until every consumer had finished, too
 	wal     walUse
 	rss     map[string]float64 // MB by service
-	cpu     map[string]float64 // seconds by service
+	cpu     map[string]float64 // seconds by service and server
 }
 
 // drains measures the backlog, turn by turn with the floor.
 func (b *bench) drains(ctx context.Context, r *results) error {
-	var rates, allRates, floors []float64
 	var mine []drained
+	var floors []floorRun
 	for i := range b.o.rounds {
 		if b.floor != nil {
-			rate, err := b.floor.drain(ctx)
+			f, err := b.floor.drain(ctx)
 			if err != nil {
 				return err
 			}
-			b.say("drain %d: floor %.0f events/s", i+1, rate)
-			floors = append(floors, rate)
+			b.say("drain %d: the floor %.0f events/s, %.0f µs of CPU an event", i+1, f.rate, 1e6*f.cpu/float64(b.o.events))
+			floors = append(floors, f)
 		}
 		d, err := b.drain(ctx)
 		if err != nil {
@@ -54,22 +54,8 @@ func (b *bench) drains(ctx context.Context, r *results) error {
 		}
 		b.say("drain %d: %s", i+1, d)
 		mine = append(mine, d)
-		rates, allRates = append(rates, d.rate), append(allRates, d.allRate)
 	}
-	r.Drain = &drainResult{
-		Events: b.o.events, EventsPerSecond: median(rates), EveryConsumerPerSecond: median(allRates),
-		WALBytesPerEvent:   median(each(mine, func(d drained) float64 { return d.wal.bytes })),
-		FsyncsPerEvent:     median(each(mine, func(d drained) float64 { return d.wal.syncs })),
-		PeakMemoryMB:       peaks(mine),
-		CPUMicrosPerEvent:  cpuPerEvent(mine, b.o.events),
-		PayloadBytes:       meanPayload(1000),
-		EventsPerSecondAll: rates,
-	}
-	if b.floor != nil {
-		r.Drain.FloorEventsPerSecond = median(floors)
-		r.Drain.FloorEventsPerSecondAll = floors
-		r.Drain.RatioToFloor = r.Drain.EventsPerSecond / r.Drain.FloorEventsPerSecond
-	}
+	r.Drain = newDrainResult(b.o.events, mine, floors)
 
 	// Once more without full-page images, which say more about checkpoints than about the path.
 	if err := b.fullPageWrites(ctx, "off"); err != nil {
@@ -85,8 +71,8 @@ func (b *bench) drains(ctx context.Context, r *results) error {
 }
 
 func (d drained) String() string {
-	return fmt.Sprintf("%.0f events/s (every consumer: %.0f), %.0f bytes of WAL and %.4f fsyncs an event", d.rate, d.allRate,
-		d.wal.bytes, d.wal.syncs)
+	return fmt.Sprintf("%.0f events/s (every consumer: %.0f), %.0f bytes of WAL and %.4f fsyncs an event; CPU seconds: %s", d.rate,
+		d.allRate, d.wal.bytes, d.wal.syncs, byName(d.cpu, "%.2f"))
 }
 
 // drain fills a backlog while the owner is stopped, lets it go, and waits for the last event.
@@ -112,8 +98,11 @@ func (b *bench) drain(ctx context.Context) (drained, error) {
 		return d, err
 	}
 	sleep(ctx, statsDelay)
-	use, err := b.startWAL(ctx)
+	use, err := b.readWAL(ctx)
 	if err != nil {
+		return d, err
+	}
+	if err := b.resetStatements(ctx); err != nil {
 		return d, err
 	}
 	watch := b.watchProcesses()
@@ -130,8 +119,11 @@ func (b *bench) drain(ctx context.Context) (drained, error) {
 		return d, err
 	}
 	all := time.Since(begin)
-	d.rss, d.cpu = watch.stop()
+	d.cpu, d.rss = watch.stop()
 	d.rate, d.allRate = perSecond(b.o.events, took), perSecond(b.o.events, all)
+	if err := b.printStatements(ctx, b.o.events); err != nil {
+		return d, err
+	}
 	sleep(ctx, statsDelay)
 	d.wal, err = use.stop(ctx, b.o.events)
 	return d, err

@@ -4,9 +4,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,31 +55,67 @@ func (b *bench) openFloor(ctx context.Context) (*floor, error) {
 
 func (f *floor) close() { _ = os.RemoveAll(f.dir) }
 
-// drain runs the program once and returns its events per second.
-func (f *floor) drain(ctx context.Context) (float64, error) {
-	cmd := exec.CommandContext(ctx, f.bin, "-drain", "-pg", f.b.superuserURL(floorDatabase), "-redis", f.b.system.Redis.Addr(),
-		"-n", strconv.Itoa(f.b.o.events))
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return 0, fmt.Errorf("run the floor: %w: %s", err, out)
-	}
-	// What it leaves behind must not be vacuumed, copied or rewritten while the next measurement runs.
-	if _, err := f.b.system.DB("admin").Exec(ctx, "CHECKPOINT"); err != nil {
-		return 0, fmt.Errorf("checkpoint: %w", err)
-	}
-	if err := f.b.system.RedisClient.Del(ctx, "floor").Err(); err != nil {
-		return 0, fmt.Errorf("delete the floor's stream: %w", err)
-	}
-	return floorRate(out)
+// floorRun is what one run showed.
+type floorRun struct {
+	rate float64 // events/s
+	cpu  float64 // seconds of program and servers while it drained
 }
 
-var drainLine = regexp.MustCompile(`(?m)^drain: .* = ([0-9.]+) events/s$`)
-
-// floorRate reads the rate from what the floor prints.
-func floorRate(out []byte) (float64, error) {
-	found := drainLine.FindSubmatch(bytes.TrimSpace(out))
-	if found == nil {
-		return 0, fmt.Errorf("the floor printed no line \"drain: … = N events/s\": %s", out)
+// drain runs the program once.
+func (f *floor) drain(ctx context.Context) (floorRun, error) {
+	var run floorRun
+	cmd := exec.CommandContext(ctx, f.bin, "-drain", "-pg", f.b.superuserURL(floorDatabase), "-redis", f.b.system.Redis.Addr(),
+		"-n", strconv.Itoa(f.b.o.events))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return run, fmt.Errorf("read the floor: %w", err)
 	}
-	return strconv.ParseFloat(string(found[1]), 64)
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	if err := cmd.Start(); err != nil {
+		return run, fmt.Errorf("run the floor: %w", err)
+	}
+	run, err = f.follow(out, cmd.Process.Pid)
+	if failed := cmd.Wait(); failed != nil {
+		return run, fmt.Errorf("run the floor: %w: %s", failed, problems.Bytes())
+	}
+	if err != nil {
+		return run, err
+	}
+	// What it leaves behind must not be written out while the next measurement runs.
+	if err := f.b.checkpoint(ctx); err != nil {
+		return run, err
+	}
+	if err := f.b.system.RedisClient.Del(ctx, "floor").Err(); err != nil {
+		return run, fmt.Errorf("delete the floor's stream: %w", err)
+	}
+	return run, nil
+}
+
+var drainLine = regexp.MustCompile(`^drain: .* = ([0-9.]+) events/s$`)
+
+// follow reads what the program prints. Before the drain it makes transactions and fills its backlog, with a line for each:
+// the line before the last is where the drain begins.
+func (f *floor) follow(out io.Reader, pid int) (floorRun, error) {
+	watch := f.b.watchProcesses()
+	watch.pids["floor"] = pid
+	watch.begin()
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if rate, err := floorRate(lines.Text()); err == nil {
+			cpu, _ := watch.stop()
+			return floorRun{rate: rate, cpu: cpu["floor"] + cpu["postgres"] + cpu["redis"]}, nil
+		}
+		watch.begin()
+	}
+	return floorRun{}, errors.Join(errors.New("the floor printed no line \"drain: … = N events/s\""), lines.Err())
+}
+
+// floorRate reads the line that ends a drain.
+func floorRate(line string) (float64, error) {
+	found := drainLine.FindStringSubmatch(line)
+	if found == nil {
+		return 0, errors.New("not the line that ends a drain")
+	}
+	return strconv.ParseFloat(found[1], 64)
 }

@@ -41,6 +41,8 @@ type options struct {
 	rounds  int
 	seconds int
 	parts   []string
+
+	statements bool
 }
 
 func main() {
@@ -52,6 +54,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 3, "turns of each measurement of which the median counts")
 	flag.IntVar(&o.seconds, "seconds", 15, "seconds of each latency run")
 	flag.StringVar(&parts, "parts", "fresh,idle,drain,latency,business", "what to measure")
+	flag.BoolVar(&o.statements, "statements", false, "show which statements take the servers' time in a drain; counting them takes some, too")
 	flag.Parse()
 	o.parts = strings.Split(parts, ",")
 

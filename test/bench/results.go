@@ -41,7 +41,31 @@ type drainResult struct {
 	WALBytesPerEventNoFPI   float64            `json:"wal_bytes_per_event_without_full_page_images"`
 	FsyncsPerEvent          float64            `json:"fsyncs_per_event"`
 	PeakMemoryMB            map[string]float64 `json:"peak_memory_mb"`
-	CPUMicrosPerEvent       map[string]float64 `json:"cpu_us_per_event"`
+	// CPU says more than rates do on a machine that others use, too.
+	CPUMicrosPerEvent      map[string]float64 `json:"cpu_us_per_event"`
+	CPUMicrosPerEventAll   float64            `json:"cpu_us_per_event_all"`
+	FloorCPUMicrosPerEvent float64            `json:"floor_cpu_us_per_event,omitempty"`
+}
+
+func newDrainResult(events int, mine []drained, floors []floorRun) *drainResult {
+	d := &drainResult{
+		Events: events, PayloadBytes: meanPayload(1000), PeakMemoryMB: peaks(mine), CPUMicrosPerEvent: cpuPerEvent(mine, events),
+		EventsPerSecondAll:     each(mine, func(d drained) float64 { return d.rate }),
+		EveryConsumerPerSecond: median(each(mine, func(d drained) float64 { return d.allRate })),
+		WALBytesPerEvent:       median(each(mine, func(d drained) float64 { return d.wal.bytes })),
+		FsyncsPerEvent:         median(each(mine, func(d drained) float64 { return d.wal.syncs })),
+	}
+	d.EventsPerSecond = median(d.EventsPerSecondAll)
+	for _, us := range d.CPUMicrosPerEvent {
+		d.CPUMicrosPerEventAll += us
+	}
+	if len(floors) > 0 {
+		d.FloorEventsPerSecondAll = each(floors, func(f floorRun) float64 { return f.rate })
+		d.FloorEventsPerSecond = median(d.FloorEventsPerSecondAll)
+		d.RatioToFloor = d.EventsPerSecond / d.FloorEventsPerSecond
+		d.FloorCPUMicrosPerEvent = median(each(floors, func(f floorRun) float64 { return 1e6 * f.cpu / float64(events) }))
+	}
+	return d
 }
 
 // latencyResult is the time from commit to recorded at one rate, and how the calls themselves fared.
@@ -119,8 +143,11 @@ func (r *results) print(w io.Writer) {
 		}
 		fmt.Fprintf(t, "  WAL an event\t%.0f bytes (%.0f without full-page images)\n", d.WALBytesPerEvent, d.WALBytesPerEventNoFPI)
 		fmt.Fprintf(t, "  fsyncs an event\t%.4f\n", d.FsyncsPerEvent)
-		fmt.Fprintf(t, "  CPU an event\t%s\n", byService(d.CPUMicrosPerEvent, "%.0f µs"))
-		fmt.Fprintf(t, "  peak memory\t%s\n", byService(d.PeakMemoryMB, "%.0f MB"))
+		fmt.Fprintf(t, "  CPU an event\t%.0f µs: %s\n", d.CPUMicrosPerEventAll, byName(d.CPUMicrosPerEvent, "%.0f"))
+		if d.FloorCPUMicrosPerEvent > 0 {
+			fmt.Fprintf(t, "  CPU an event of the floor\t%.0f µs\n", d.FloorCPUMicrosPerEvent)
+		}
+		fmt.Fprintf(t, "  peak memory\t%s\n", byName(d.PeakMemoryMB, "%.0f MB"))
 	}
 	for _, part := range []struct {
 		title string
@@ -141,11 +168,11 @@ func (r *results) print(w io.Writer) {
 		fmt.Fprintf(t, "  Append\t%.0f\t%.2f\t\n", b.Append, b.RatioAppend)
 	}
 	if r.Idle != nil {
-		fmt.Fprintf(t, "\nidle, of one core\t%s\n", byService(r.Idle, "%.2f %%"))
+		fmt.Fprintf(t, "\nidle, of one core\t%s\n", byName(r.Idle, "%.2f %%"))
 	}
 }
 
-func byService(values map[string]float64, format string) string {
+func byName(values map[string]float64, format string) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		parts = append(parts, name+" "+fmt.Sprintf(format, values[name]))

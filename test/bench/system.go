@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"time"
 
@@ -33,12 +34,13 @@ type bench struct {
 // open starts everything.
 func open(ctx context.Context, o options, w io.Writer) (*bench, error) {
 	b := &bench{o: o, w: w, pools: map[string]*pgxpool.Pool{}}
+	// When a transaction committed, to the microsecond, and whoever asks: see latency.go.
+	settings := map[string]string{"track_commit_timestamp": "on"}
+	if o.statements {
+		maps.Copy(settings, statementSettings())
+	}
 	var err error
-	b.system, err = harness.Start(ctx, harness.Options{
-		// When a transaction committed, to the microsecond, and whoever asks: see latency.go.
-		Postgres: map[string]string{"track_commit_timestamp": "on"},
-		Log:      b.say,
-	})
+	b.system, err = harness.Start(ctx, harness.Options{Postgres: settings, Log: b.say})
 	if err != nil {
 		return nil, err
 	}

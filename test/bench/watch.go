@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
 	"os"
 	"runtime"
 	"strconv"
@@ -31,9 +32,7 @@ func (b *bench) readWAL(ctx context.Context) (walUse, error) {
 	return u, nil
 }
 
-func (b *bench) startWAL(ctx context.Context) (walUse, error) { return b.readWAL(ctx) }
-
-// stop returns what was written since start, an event.
+// stop returns what was written since, an event.
 func (u walUse) stop(ctx context.Context, events int) (walUse, error) {
 	now, err := u.b.readWAL(ctx)
 	now.bytes = (now.bytes - u.bytes) / float64(events)
@@ -41,31 +40,42 @@ func (u walUse) stop(ctx context.Context, events int) (walUse, error) {
 	return now, err
 }
 
-// processes watches the services' processes. What it reads is Linux's; elsewhere it reads nothing.
+// processes watches what runs on this machine: the services and the servers. What it reads is Linux's; elsewhere it reads nothing.
 type processes struct {
 	pids map[string]int
 	cpu  map[string]time.Duration
 }
 
 func (b *bench) watchProcesses() *processes {
-	p := &processes{pids: map[string]int{}, cpu: map[string]time.Duration{}}
+	p := &processes{cpu: map[string]time.Duration{}, pids: map[string]int{
+		"postgres": b.system.Postgres("admin").PID(), "redis": b.system.Redis.PID(),
+	}}
 	for _, name := range harness.Services() {
-		pid := b.system.Service(name, 0).PID()
-		p.pids[name] = pid
-		p.cpu[name] = cpuTime(pid)
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0) // forget the peak; without the right to, it is that of the whole run
+		p.pids[name] = b.system.Service(name, 0).PID()
 	}
+	p.begin()
 	return p
 }
 
-// stop returns the peak memory in MB and the CPU seconds of each service since the watch began.
-func (p *processes) stop() (rss, cpu map[string]float64) {
-	rss, cpu = map[string]float64{}, map[string]float64{}
+// begin forgets what was used so far. Without the right to, the peak stays that of the whole run.
+func (p *processes) begin() {
 	for name, pid := range p.pids {
-		rss[name] = peakMemory(pid)
-		cpu[name] = (cpuTime(pid) - p.cpu[name]).Seconds()
+		p.cpu[name] = cpuTime(pid)
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 	}
-	return rss, cpu
+}
+
+// stop returns the CPU seconds of each process since the watch began and the peak memory of each service in MB. That of
+// the servers would say nothing: Postgres shares most of it, and it is not ours.
+func (p *processes) stop() (cpu, memory map[string]float64) {
+	cpu, memory = map[string]float64{}, map[string]float64{}
+	for name, pid := range p.pids {
+		cpu[name] = (cpuTime(pid) - p.cpu[name]).Seconds()
+		if name != "postgres" && name != "redis" {
+			memory[name] = peakMemory(pid)
+		}
+	}
+	return cpu, memory
 }
 
 // peakMemory returns a process's highest resident size in MB.
@@ -86,20 +96,53 @@ func peakMemory(pid int) float64 {
 // clockTick is the unit of /proc/PID/stat: USER_HZ is 100 wherever Go runs on Linux.
 const clockTick = 10 * time.Millisecond
 
-// cpuTime returns what a process has used, user and system.
+// cpuTime returns what a process and its children have used, user and system, those included that have ended.
 func cpuTime(pid int) time.Duration {
+	ticks := int64(0)
+	for other := range allProcesses() {
+		fields := statFields(other)
+		if len(fields) < 15 {
+			continue
+		}
+		if other == pid {
+			ticks += number(fields[11]) + number(fields[12]) + number(fields[13]) + number(fields[14])
+		} else if number(fields[1]) == int64(pid) {
+			ticks += number(fields[11]) + number(fields[12])
+		}
+	}
+	return time.Duration(ticks) * clockTick
+}
+
+func allProcesses() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			if pid, err := strconv.Atoi(e.Name()); err == nil && !yield(pid) {
+				return
+			}
+		}
+	}
+}
+
+// statFields returns what /proc/PID/stat says after the command's name, which is in brackets and may hold anything: the
+// state, the parent, and as 12th to 15th the times of the process and of its children that have ended (proc(5)).
+func statFields(pid int) [][]byte {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+}
+
+func number(field []byte) int64 {
+	n, err := strconv.ParseInt(string(field), 10, 64)
 	if err != nil {
 		return 0
 	}
-	// The command's name is in brackets and may hold anything; what follows it is numbers.
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.ParseInt(string(fields[11]), 10, 64)
-	system, _ := strconv.ParseInt(string(fields[12]), 10, 64)
-	return time.Duration(user+system) * clockTick
+	return n
 }
 
 // idle measures what each service uses when nothing happens, as a share of one core.
@@ -111,12 +154,12 @@ func (b *bench) idle(ctx context.Context, r *results) error {
 	sleep(ctx, 5*time.Second)
 	watch := b.watchProcesses()
 	sleep(ctx, span)
-	_, cpu := watch.stop()
+	cpu, _ := watch.stop()
 	r.Idle = map[string]float64{}
 	for name, used := range cpu {
 		r.Idle[name] = 100 * used / span.Seconds()
 	}
-	b.say("idle: %s of a core", byService(r.Idle, "%.2f %%"))
+	b.say("idle: %s of a core", byName(r.Idle, "%.2f %%"))
 	return ctx.Err()
 }
 
