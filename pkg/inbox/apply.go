@@ -189,7 +189,8 @@ func (w *worker) attempt(ctx context.Context, b batch, rows []claimed) error {
 func (w *worker) call(ctx context.Context, tx pgx.Tx, rows []claimed) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			w.c.o.Logger.ErrorContext(ctx, "a handler panicked", "consumer", w.c.o.Name, "stack", string(debug.Stack()))
+			w.c.o.Logger.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("consumer", w.c.o.Name),
+				slog.String("stack", string(debug.Stack())))
 			err = &handlerError{code: CodeHandlerPanic, err: fmt.Errorf("panic of type %T", p)}
 		}
 	}()

@@ -51,7 +51,7 @@ func BenchmarkDrain(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer src.Close()
+	b.Cleanup(func() { _ = src.Close() })
 	br, err := inbox.NewBridge(inbox.BridgeOptions{DB: db.Service, Source: src, Owner: "auth", Keys: keys, Catalog: catalog})
 	if err != nil {
 		b.Fatal(err)

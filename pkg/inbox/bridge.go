@@ -65,7 +65,7 @@ func NewBridge(o BridgeOptions) (*Bridge, error) {
 	o = o.filled()
 	return &Bridge{
 		o: o, begin: begin(o.LockTimeout, o.IdleTimeout, true) + byIndex, own: true, ownLedgers: map[uuid.UUID]bool{},
-		log:   newThrottle(o.Logger.With("owner", o.Owner), o.LogEvery, o.Now),
+		log:   newThrottle(o.Logger.With(slog.String("owner", o.Owner)), o.LogEvery, o.Now),
 		stats: BridgeStats{Takeover: Takeover{Owner: o.Owner, Stream: o.Stream, PoisonReasons: map[string]int64{}}},
 		// An entry may be as large as the contract allows until a page has shown otherwise.
 		mean: 1 << 20, count: 8,

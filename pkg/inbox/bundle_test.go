@@ -15,7 +15,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/counterfoil/counterfoil/internal/testdb"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
@@ -230,11 +229,17 @@ func (b *bundle) states() map[inbox.State]int {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	out := map[inbox.State]int{}
-	var s inbox.State
-	var n int
-	if _, err := pgx.ForEachRow(rows, []any{&s, &n}, func() error { out[s] = n; return nil }); err != nil {
+	type depth struct {
+		State inbox.State
+		Count int
+	}
+	depths, err := pgx.CollectRows(rows, pgx.RowToStructByPos[depth])
+	if err != nil {
 		b.t.Fatal(err)
+	}
+	out := map[inbox.State]int{}
+	for _, d := range depths {
+		out[d.State] = d.Count
 	}
 	return out
 }
@@ -289,15 +294,6 @@ func in[T any](b *bundle, fn func(tx pgx.Tx) (T, error)) T {
 		b.t.Fatal(err)
 	}
 	return out
-}
-
-func marshal(t testing.TB, e *auditv1.AuditEvent) []byte {
-	t.Helper()
-	raw, err := proto.Marshal(e)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }
 
 // smallPool returns a pool of its own on the service's role.

@@ -5,6 +5,7 @@ package inbox
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 )
@@ -42,7 +43,7 @@ func NewConsumer(o ConsumerOptions) (*Consumer, error) {
 		return nil, err
 	}
 	o = o.filled()
-	c := &Consumer{o: o, log: newThrottle(o.Logger.With("consumer", o.Name), o.LogEvery, o.Now), wake: make(chan struct{}, 1)}
+	c := &Consumer{o: o, log: newThrottle(o.Logger.With(slog.String("consumer", o.Name)), o.LogEvery, o.Now), wake: make(chan struct{}, 1)}
 	c.first = newWorker(c)
 	return c, nil
 }

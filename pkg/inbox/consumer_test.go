@@ -155,9 +155,9 @@ func TestAnAlwaysFailingHandlerRunsExactlyNTimes(t *testing.T) {
 		b.exec(`UPDATE consumer_inbox SET next_retry_at = now()`)
 	}
 	b.want("runs", runs, 6)
-	for i, want := range []time.Duration{2, 4, 8, 10, 10} {
-		if waits[i] != want*time.Hour {
-			t.Errorf("wait %d is %v, want %v h", i+1, waits[i], int(want))
+	for i, want := range []time.Duration{2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 10 * time.Hour, 10 * time.Hour} {
+		if waits[i] != want {
+			t.Errorf("wait %d is %v, want %v", i+1, waits[i], want)
 		}
 	}
 	if s := b.states(); s[inbox.Dead] != 1 {

@@ -61,12 +61,10 @@ func boundCode(code string) string {
 
 // codeOf returns the code to store for a handler's error, and whether it is permanent.
 func codeOf(err error) (code string, permanent bool) {
-	var c *codedError
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[*codedError](err); ok {
 		return c.code, c.permanent
 	}
-	var p *pgconn.PgError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return boundCode("postgres." + lower(p.Code)), false
 	}
 	return CodeHandlerError, false

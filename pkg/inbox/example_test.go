@@ -56,7 +56,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	defer source.Close()
+	defer func() { _ = source.Close() }()
 	bridge, err := inbox.NewBridge(inbox.BridgeOptions{
 		DB: db, Source: source, Owner: "auth", Keys: keys,
 		Catalog: inbox.Catalog{Subscriptions: []inbox.Subscription{consumer.Subscription()}},

@@ -149,15 +149,21 @@ func (p *Postgres) reopen(ctx context.Context, tx pgx.Tx, consumer string, event
 }
 
 func lockRows(ctx context.Context, tx pgx.Tx, consumer string, ids []uuid.UUID) (map[uuid.UUID]State, error) {
+	type lock struct {
+		ID    uuid.UUID
+		State State
+	}
 	rows, err := tx.Query(ctx, sqlLockRows, consumer, rawIDs(ids))
 	if err != nil {
 		return nil, fmt.Errorf("lock rows: %w", err)
 	}
-	states := map[uuid.UUID]State{}
-	var id uuid.UUID
-	var state State
-	if _, err := pgx.ForEachRow(rows, []any{&id, &state}, func() error { states[id] = state; return nil }); err != nil {
+	locked, err := pgx.CollectRows(rows, pgx.RowToStructByPos[lock])
+	if err != nil {
 		return nil, fmt.Errorf("lock rows: %w", err)
+	}
+	states := make(map[uuid.UUID]State, len(locked))
+	for _, l := range locked {
+		states[l.ID] = l.State
 	}
 	return states, nil
 }

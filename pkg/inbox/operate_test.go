@@ -222,8 +222,10 @@ func TestOnlyParkedPoisonIsReplayedAndNothingIsDeleted(t *testing.T) {
 		t.Fatalf("poison %+v, %v", poison, err)
 	}
 	ids, by := []uuid.UUID{poison[0].ID, poison[1].ID}, inbox.Actor{ID: "users/1", Reason: "seen"}
-	for name, bad := range map[string]inbox.Actor{"no reason": {ID: "users/1"}, "a blank one": {ID: "users/1", Reason: "  "},
-		"no actor": {Reason: "x"}, "a long one": {ID: "users/1", Reason: strings.Repeat("x", 513)}, "NUL": {ID: "users/1", Reason: "a\x00"}} {
+	for name, bad := range map[string]inbox.Actor{
+		"no reason": {ID: "users/1"}, "a blank one": {ID: "users/1", Reason: "  "},
+		"no actor": {Reason: "x"}, "a long one": {ID: "users/1", Reason: strings.Repeat("x", 513)}, "NUL": {ID: "users/1", Reason: "a\x00"},
+	} {
 		if err := pgx.BeginFunc(t.Context(), b.db.Service, func(tx pgx.Tx) error {
 			_, err := p.DiscardPoison(t.Context(), tx, ids, bad)
 			return err

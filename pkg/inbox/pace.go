@@ -68,5 +68,5 @@ func (t *throttle) say(ctx context.Context, level slog.Level, message string, at
 	if held > 0 {
 		attrs = append(attrs, slog.Int("not_logged", held))
 	}
-	t.log.LogAttrs(ctx, level, message, attrs...)
+	t.log.LogAttrs(ctx, level, message, attrs...) //nolint:sloglint // a constant at each caller
 }

@@ -81,17 +81,18 @@ func (w *worker) write(ctx context.Context, d debt) error {
 			return fmt.Errorf("settle rows: %w", err)
 		}
 		n := &w.c.count
-		switch got := tag.RowsAffected(); {
-		case d.kind == owesFailure:
+		got := tag.RowsAffected()
+		switch d.kind {
+		case owesFailure:
 			n.failed.Add(got)
 			if d.dead {
 				n.died.Add(got)
 			}
 			n.lostFences.Add(int64(len(d.ids)) - got)
-		case d.kind == owesRows:
+		case owesRows:
 			n.givenBack.Add(got)
 			n.lostFences.Add(int64(len(d.ids)) - got)
-		default:
+		case owesToken:
 			n.givenBack.Add(got)
 		}
 		return nil
@@ -123,8 +124,10 @@ func (w *worker) fail(ctx context.Context, b batch, row claimed, failure *handle
 	}
 	w.c.log.say(ctx, level, message, slog.String("event_id", row.event.ID.String()), slog.String("event_type", row.event.Type),
 		slog.String("code", failure.code), slog.Int("attempt", row.attempts), slog.String("error", failure.err.Error()))
-	return w.owe(ctx, debt{kind: owesFailure, token: b.token, ids: idsOf([]claimed{row}), code: failure.code, dead: dead,
-		delay: w.backoff(row.attempts)})
+	return w.owe(ctx, debt{
+		kind: owesFailure, token: b.token, ids: idsOf([]claimed{row}), code: failure.code, dead: dead,
+		delay: w.backoff(row.attempts),
+	})
 }
 
 // backoff is 2^attempts units, capped.

@@ -238,11 +238,11 @@ SELECT owner, stream, last_entry_id, taken_over, updated_at FROM ledger_position
 SELECT kind, reason, count(*) FROM inbox_poison WHERE resolved_at IS NULL AND discarded_at IS NULL GROUP BY 1, 2 ORDER BY 1, 2`
 
 	sqlColumns = `
-SELECT table_name, column_name, data_type FROM information_schema.columns
+SELECT table_name || '.' || column_name || ':' || data_type FROM information_schema.columns
 WHERE table_schema = current_schema() AND table_name = ANY ($1)`
 
 	sqlUniques = `
-SELECT t.relname, array_agg(a.attname ORDER BY a.attname)::text[]
+SELECT t.relname || ' unique ' || string_agg(a.attname, ',' ORDER BY a.attname)
 FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class t ON t.oid = i.indrelid
 JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum = ANY (i.indkey)

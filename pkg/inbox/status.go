@@ -151,28 +151,19 @@ func CheckSchema(ctx context.Context, db *pgxpool.Pool) error {
 		tables = append(tables, t)
 	}
 	slices.Sort(tables)
-	rows, err := db.Query(ctx, sqlColumns, tables)
-	if err != nil {
-		return fmt.Errorf("read columns: %w", err)
-	}
 	found := map[string]bool{}
-	var table, column, kind string
-	if _, err := pgx.ForEachRow(rows, []any{&table, &column, &kind}, func() error {
-		found[table+"."+column+":"+kind] = true
-		return nil
-	}); err != nil {
-		return fmt.Errorf("read columns: %w", err)
-	}
-	rows, err = db.Query(ctx, sqlUniques, tables)
-	if err != nil {
-		return fmt.Errorf("read unique keys: %w", err)
-	}
-	var columns []string
-	if _, err := pgx.ForEachRow(rows, []any{&table, &columns}, func() error {
-		found[table+" unique "+strings.Join(columns, ",")] = true
-		return nil
-	}); err != nil {
-		return fmt.Errorf("read unique keys: %w", err)
+	for what, sql := range map[string]string{"columns": sqlColumns, "unique keys": sqlUniques} {
+		rows, err := db.Query(ctx, sql, tables)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", what, err)
+		}
+		texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return fmt.Errorf("read %s: %w", what, err)
+		}
+		for _, t := range texts {
+			found[t] = true
+		}
 	}
 	var missing []string
 	for _, t := range tables {

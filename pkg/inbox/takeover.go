@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -34,10 +36,7 @@ func isUnique(err error) bool {
 }
 
 func (b *Bridge) tryTakeOver(ctx context.Context, entries []Entry, insertInbox string) (Takeover, error) {
-	page := make([]checked, len(entries))
-	for i, e := range entries {
-		page[i] = b.check(e)
-	}
+	page := b.checkAll(entries)
 	var t Takeover
 	err := inTx(ctx, b.o.DB, b.begin, func(tx pgx.Tx) error {
 		r, err := b.lookUp(ctx, tx, page)
@@ -64,6 +63,22 @@ func (b *Bridge) tryTakeOver(ctx context.Context, entries []Entry, insertInbox s
 		}
 	}
 	return t, nil
+}
+
+// checkAll checks a page, on every processor if it is long.
+func (b *Bridge) checkAll(entries []Entry) []checked {
+	page := make([]checked, len(entries))
+	part := max(len(entries)/runtime.GOMAXPROCS(0)+1, 64)
+	var parts sync.WaitGroup
+	for from := 0; from < len(entries); from += part {
+		parts.Go(func() {
+			for i := from; i < min(from+part, len(entries)); i++ {
+				page[i] = b.check(entries[i])
+			}
+		})
+	}
+	parts.Wait()
+	return page
 }
 
 // tally counts a page's verdicts.

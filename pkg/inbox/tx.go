@@ -68,8 +68,7 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 // trouble says that err is the database's own and nobody's attempt: SQLSTATE classes 08, 40, 53, 57
 // and 58, the codes 55P03, 25006 and 25P03, and a connection that could not be made or broke.
 func trouble(err error) bool {
-	var p *pgconn.PgError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch p.Code {
 		case "55P03", "25006", "25P03":
 			return true
@@ -85,12 +84,10 @@ func trouble(err error) bool {
 
 // disconnected says that the connection was not there or went away.
 func disconnected(err error) bool {
-	var p *pgconn.PgError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return strings.HasPrefix(p.Code, "08") || strings.HasPrefix(p.Code, "57P")
 	}
-	var connect *pgconn.ConnectError
-	if errors.As(err, &connect) {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
 	}
 	// A deadline is a net.Error too: a context that ended says nothing about the database.

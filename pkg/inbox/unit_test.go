@@ -48,7 +48,9 @@ func TestVerdictsDoNotDependOnThePages(t *testing.T) {
 			case isConflict:
 				n, numberHeld := numbers[at]
 				leaf, idHeld := ids[c.env.EventID]
-				if !(numberHeld && n != held{c.env.EventID, c.leaf, "auth"}) && !(idHeld && leaf != c.leaf) {
+				numberClashes := numberHeld && n != held{c.env.EventID, c.leaf, "auth"}
+				idClashes := idHeld && leaf != c.leaf
+				if !numberClashes && !idClashes {
 					t.Fatal("a conflict with nothing")
 				}
 				continue

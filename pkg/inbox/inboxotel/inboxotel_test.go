@@ -126,7 +126,7 @@ func add[N int64 | float64](out map[string]float64, name string, points []metric
 	for _, p := range points {
 		var attrs []string
 		for _, kv := range p.Attributes.ToSlice() {
-			attrs = append(attrs, fmt.Sprintf("%s=%s", kv.Key, kv.Value.Emit()))
+			attrs = append(attrs, fmt.Sprintf("%s=%s", kv.Key, kv.Value.String()))
 		}
 		out[name+"{"+strings.Join(attrs, ",")+"}"] = float64(p.Value)
 	}

@@ -119,6 +119,7 @@ func sweep(t testing.TB, s inbox.Source, kind inbox.Kind, count int) (entries, d
 }
 
 func startsAtTheBeginning(t *testing.T, h Harness) {
+	t.Helper()
 	want := h.Add(t, values(3)...)
 	s := prepared(t, h, "a")
 	p := read(t, s, inbox.New, inbox.Limit{Count: 10})
@@ -129,6 +130,7 @@ func startsAtTheBeginning(t *testing.T, h Harness) {
 }
 
 func newOnce(t *testing.T, h Harness) {
+	t.Helper()
 	a, b := prepared(t, h, "a"), prepared(t, h, "b")
 	want := h.Add(t, values(5)...)
 	equal(t, "a's page", ids(read(t, a, inbox.New, inbox.Limit{Count: 3})), want[:3])
@@ -137,6 +139,7 @@ func newOnce(t *testing.T, h Harness) {
 }
 
 func ownAgain(t *testing.T, h Harness) {
+	t.Helper()
 	want := h.Add(t, values(7)...)
 	read(t, prepared(t, h, "a"), inbox.New, inbox.Limit{Count: 10})
 	again := prepared(t, h, "a") // the same name after a restart
@@ -149,6 +152,7 @@ func ownAgain(t *testing.T, h Harness) {
 }
 
 func notAnothers(t *testing.T, h Harness) {
+	t.Helper()
 	h.Add(t, values(3)...)
 	read(t, prepared(t, h, "a"), inbox.New, inbox.Limit{Count: 10})
 	got, _ := sweep(t, prepared(t, h, "b"), inbox.Own, 10)
@@ -156,6 +160,7 @@ func notAnothers(t *testing.T, h Harness) {
 }
 
 func idleSweep(t *testing.T, h Harness) {
+	t.Helper()
 	want := h.Add(t, values(50)...)
 	read(t, prepared(t, h, "a"), inbox.New, inbox.Limit{Count: 50})
 	b := prepared(t, h, "b")
@@ -175,6 +180,7 @@ func idleSweep(t *testing.T, h Harness) {
 }
 
 func notIdle(t *testing.T, h Harness) {
+	t.Helper()
 	h.Add(t, values(3)...)
 	a, b := prepared(t, h, "a"), prepared(t, h, "b")
 	read(t, a, inbox.New, inbox.Limit{Count: 3})
@@ -186,6 +192,7 @@ func notIdle(t *testing.T, h Harness) {
 }
 
 func deletedDrain(t *testing.T, h Harness) {
+	t.Helper()
 	all := h.Add(t, values(30)...)
 	a := prepared(t, h, "a")
 	read(t, a, inbox.New, inbox.Limit{Count: 30})
@@ -203,6 +210,7 @@ func deletedDrain(t *testing.T, h Harness) {
 }
 
 func blockedReadEnds(t *testing.T, h Harness) {
+	t.Helper()
 	s := prepared(t, h, "a")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -214,6 +222,7 @@ func blockedReadEnds(t *testing.T, h Harness) {
 }
 
 func blockedReadGets(t *testing.T, h Harness) {
+	t.Helper()
 	s := prepared(t, h, "a")
 	got := make(chan inbox.Page, 1)
 	go func() {
@@ -230,6 +239,7 @@ func blockedReadGets(t *testing.T, h Harness) {
 }
 
 func blockedReadEmpty(t *testing.T, h Harness) {
+	t.Helper()
 	s := prepared(t, h, "a")
 	for range 3 {
 		p := read(t, s, inbox.New, inbox.Limit{Count: 1, Block: 20 * time.Millisecond})
@@ -238,6 +248,7 @@ func blockedReadEmpty(t *testing.T, h Harness) {
 }
 
 func lostGroup(t *testing.T, h Harness) {
+	t.Helper()
 	s := prepared(t, h, "a")
 	h.Flush(t)
 	for _, kind := range []inbox.Kind{inbox.New, inbox.Own, inbox.Idle} {
@@ -259,6 +270,7 @@ func lostGroup(t *testing.T, h Harness) {
 }
 
 func tidyKeeps(t *testing.T, h Harness) {
+	t.Helper()
 	s := prepared(t, h, "a")
 	all := h.Add(t, values(30)...)
 	read(t, s, inbox.New, inbox.Limit{Count: 20})
@@ -276,6 +288,7 @@ func tidyKeeps(t *testing.T, h Harness) {
 }
 
 func position(t *testing.T, h Harness) {
+	t.Helper()
 	s := prepared(t, h, "a")
 	all := h.Add(t, values(10)...)
 	read(t, s, inbox.New, inbox.Limit{Count: 6})

@@ -60,8 +60,9 @@ func TestRedisStreamsPassTheSuite(t *testing.T) {
 	inboxtest.RunSourceSuite(t, func(testing.TB) inboxtest.Harness {
 		stream := "audit:{" + uuid.NewString() + "}"
 		return inboxtest.Harness{
-			Open: func(t testing.TB, reader string) inbox.Source { return open(t, r, stream, reader) },
+			Open: func(t testing.TB, reader string) inbox.Source { t.Helper(); return open(t, r, stream, reader) },
 			Add: func(t testing.TB, all ...map[string]any) []string {
+				t.Helper()
 				ids := make([]string, len(all))
 				for i, v := range all {
 					var err error
@@ -72,16 +73,18 @@ func TestRedisStreamsPassTheSuite(t *testing.T) {
 				return ids
 			},
 			Delete: func(t testing.TB, ids ...string) {
+				t.Helper()
 				if err := r.Client.XDel(t.Context(), stream, ids...).Err(); err != nil {
 					t.Fatal(err)
 				}
 			},
 			Flush: func(t testing.TB) {
+				t.Helper()
 				if err := r.Client.Del(t.Context(), stream).Err(); err != nil {
 					t.Fatal(err)
 				}
 			},
-			Len: func(t testing.TB) int { return int(r.Client.XLen(t.Context(), stream).Val()) },
+			Len: func(t testing.TB) int { t.Helper(); return int(r.Client.XLen(t.Context(), stream).Val()) },
 		}
 	})
 }
@@ -205,17 +208,21 @@ func TestLagIsTheRealRemainder(t *testing.T) {
 	}{
 		"nothing read": {func(*testing.T, *testdb.RedisServer, *redisstream.Source, string, []string) {}, 100},
 		"unread entries trimmed": {func(t *testing.T, r *testdb.RedisServer, s *redisstream.Source, stream string, ids []string) {
+			t.Helper()
 			read(t, s, inbox.New, 10)
 			r.Client.XTrimMinID(t.Context(), stream, ids[60])
 		}, 40},
 		"read entries kept for a slow group": {func(t *testing.T, r *testdb.RedisServer, s *redisstream.Source, stream string, ids []string) {
+			t.Helper()
 			r.Client.XGroupCreate(t.Context(), stream, "slow", "0")
 			read(t, s, inbox.New, 70)
 		}, 30},
 		"all read": {func(t *testing.T, _ *testdb.RedisServer, s *redisstream.Source, _ string, _ []string) {
+			t.Helper()
 			read(t, s, inbox.New, 100)
 		}, 0},
 		"all trimmed": {func(t *testing.T, r *testdb.RedisServer, _ *redisstream.Source, stream string, _ []string) {
+			t.Helper()
 			r.Client.XTrimMaxLen(t.Context(), stream, 0)
 		}, 0},
 	} {
@@ -256,7 +263,7 @@ func TestDeadNamesAreRemovedUnlessTheyHoldSomething(t *testing.T) {
 		tidied, err := survivor.Tidy(t.Context())
 		removed += tidied.ConsumersRemoved
 		if err != nil || removed != 19 {
-			return fmt.Errorf("removed %d (%v), want 19", removed, err)
+			return fmt.Errorf("removed %d (%w), want 19", removed, err)
 		}
 		return nil
 	})
@@ -323,7 +330,7 @@ func TestBlockedReadsLeaveNothingBehind(t *testing.T) {
 	eventually(t, func() error {
 		info, err := r.Client.Info(t.Context(), "clients").Result()
 		if err != nil || !strings.Contains(info, "blocked_clients:0") {
-			return fmt.Errorf("clients: %s (%v)", info, err)
+			return fmt.Errorf("clients: %s (%w)", info, err)
 		}
 		return nil
 	})
@@ -369,7 +376,7 @@ func TestABridgeRecoversFromAFlushWhileBlocked(t *testing.T) {
 		eventually(t, func() error {
 			var n int
 			if err := db.Super.QueryRow(t.Context(), `SELECT count(*) FROM inbox_events`).Scan(&n); err != nil || n != i+1 {
-				return fmt.Errorf("%d events after harm %d (%v)", n, i, err)
+				return fmt.Errorf("%d events after harm %d (%w)", n, i, err)
 			}
 			return nil
 		})
