@@ -63,11 +63,12 @@ func run(ctx context.Context, want []string) error {
 	if err != nil {
 		return err
 	}
+	begin := time.Now()
 	survived := each(ctx, chosen, postgres.URL("postgres", devserver.Superuser))
 	if err := errors.Join(ctx.Err(), stop()); err != nil {
 		return err
 	}
-	fmt.Printf("mutations: %d tried, %d caught\n", len(chosen), len(chosen)-survived)
+	fmt.Printf("mutations: %d tried, %d caught in %.0f s\n", len(chosen), len(chosen)-survived, time.Since(begin).Seconds())
 	if survived > 0 {
 		return fmt.Errorf("%d of %d were not caught as they must be", survived, len(chosen))
 	}

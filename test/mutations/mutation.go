@@ -74,7 +74,7 @@ func (m mutation) try(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-timeout=5m", "-tags="+m.tags, "-overlay="+overlay,
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-vet=off", "-timeout=2m", "-tags="+m.tags, "-overlay="+overlay,
 		"-run="+pattern(m.test), m.pkg)
 	cmd.Env = append(os.Environ(), devserver.EnvTestPostgres+"="+url)
 	out, err := cmd.CombinedOutput()
