@@ -57,9 +57,9 @@ func outboxEvent(status outboxv1.OutboxEventStatus) *outboxv1.OutboxEvent {
 	case outboxv1.OutboxEventStatus_OUTBOX_EVENT_STATUS_DELIVERED:
 		e.ProviderName, e.ProviderRecordId, e.DeliverTime = "redisstream", "1764504000000-0", at(12, 0)
 	case outboxv1.OutboxEventStatus_OUTBOX_EVENT_STATUS_DEAD_LETTERED:
-		e.Attempts, e.DeadLetterReason, e.LastErrorCode, e.LastErrorTime = 12, "outbox.attempts_exhausted", "redis.WRONGTYPE", at(12, 30)
+		e.Attempts, e.DeadLetterReason, e.LastErrorCode, e.LastErrorTime = 12, "outbox.attempts_exhausted", "broker.refused", at(12, 30)
 	case outboxv1.OutboxEventStatus_OUTBOX_EVENT_STATUS_DEFERRED:
-		e.LastErrorCode, e.LastErrorTime, e.NextAttemptTime = "redis.OOM", at(12, 30), at(12, 31)
+		e.LastErrorCode, e.LastErrorTime, e.NextAttemptTime = "broker.oom", at(12, 30), at(12, 31)
 	}
 	return e
 }
@@ -87,7 +87,7 @@ func inboxEntry(consumer string, state adminv1.InboxState) *adminv1.InboxEntry {
 	case adminv1.InboxState_INBOX_STATE_PROCESSED:
 		e.FinishTime = at(12, 1)
 	case adminv1.InboxState_INBOX_STATE_DEAD:
-		e.FinishTime, e.LastErrorCode, e.LastErrorTime, e.Attempts = at(12, 5), "handler.panic", at(12, 5), 8
+		e.FinishTime, e.LastErrorCode, e.LastErrorTime, e.Attempts = at(12, 5), "inbox.handler_panic", at(12, 5), 8
 	}
 	return e
 }
@@ -99,7 +99,7 @@ const (
 
 func parked() *adminv1.Poison {
 	return &adminv1.Poison{
-		Name: "poison/" + poison1, Stream: "audit:{auth}", Owner: "auth", Kind: adminv1.PoisonKind_POISON_KIND_PARKED, Reason: "inbox.unknown_type",
+		Name: "poison/" + poison1, Stream: "audit:{auth}", Owner: "auth", Kind: adminv1.PoisonKind_POISON_KIND_PARKED, Reason: "type.unknown",
 		State: adminv1.PoisonState_POISON_STATE_OPEN, EventId: eventID, ClaimedType: "auth.user.cloned.v1", LedgerId: ledgerID, LedgerNumber: 42,
 		FirstEntryId: "1-0", LastEntryId: "2-0", SeenCount: 2, FirstSeenTime: at(12, 0), LastSeenTime: at(12, 1), RawSize: 3, RawFields: []byte("raw"),
 	}
@@ -175,7 +175,7 @@ ledger        number 42 of app's ledger 01980000-0000-7000-8000-000000000099
 status        DEAD_LETTERED
 dead because  outbox.attempts_exhausted
 attempts      12 of 12
-last error    redis.WRONGTYPE 2026-11-30 12:30:00 UTC
+last error    broker.refused 2026-11-30 12:30:00 UTC
 payload       300 bytes, sha256 239f59ed55e737c77147cf55ad0c1b030b6d7ee748a7426952f9b852d5a935e5
 history       2026-11-30 12:20:00 UTC requeued DEAD_LETTERED → PENDING by 01980000-0000-7000-8000-0000000000a1: broker is back
 `,
@@ -191,8 +191,8 @@ history       2026-11-30 12:20:00 UTC requeued DEAD_LETTERED → PENDING by 0198
 			answers: one("InboxService/ListInboxEntries", &adminv1.ListInboxEntriesResponse{InboxEntries: []*adminv1.InboxEntry{inboxEntry("audit-log", deadEntry)}}),
 			asks:    &adminv1.ListInboxEntriesRequest{PageSize: 50, Parent: "consumers/audit-log", State: deadEntry, CorrelationId: "req-1"},
 			table: `
-TAKEN OVER (UTC)     CONSUMER   TYPE                  OWNER  NUMBER  STATE  ATTEMPTS  ERROR          EVENT
-2026-11-30 12:01:00  audit-log  auth.role.granted.v1  auth   42      DEAD   8         handler.panic  01980000-0000-7000-8000-0000000000e1
+TAKEN OVER (UTC)     CONSUMER   TYPE                  OWNER  NUMBER  STATE  ATTEMPTS  ERROR                EVENT
+2026-11-30 12:01:00  audit-log  auth.role.granted.v1  auth   42      DEAD   8         inbox.handler_panic  01980000-0000-7000-8000-0000000000e1
 `,
 		},
 		{
@@ -208,7 +208,7 @@ stream entry  1764504000000-0
 state         DEAD
 attempts      8
 finished      2026-11-30 12:05:00 UTC
-last error    handler.panic 2026-11-30 12:05:00 UTC
+last error    inbox.handler_panic 2026-11-30 12:05:00 UTC
 `,
 		},
 		{
@@ -224,14 +224,14 @@ last error    handler.panic 2026-11-30 12:05:00 UTC
 			table:   "replayed entries of security-alerts  1\n",
 		},
 		{
-			name: "poison list", args: "poison list --kind parked --code inbox.unknown_type", method: "PoisonService/ListPoison",
-			answers: one("PoisonService/ListPoison", &adminv1.ListPoisonResponse{Poison: []*adminv1.Poison{parked(), {Name: "poison/" + poison2, Reason: "inbox.other"}}}),
+			name: "poison list", args: "poison list --kind parked --code type.unknown", method: "PoisonService/ListPoison",
+			answers: one("PoisonService/ListPoison", &adminv1.ListPoisonResponse{Poison: []*adminv1.Poison{parked(), {Name: "poison/" + poison2, Reason: "payload.invalid"}}}),
 			asks: &adminv1.ListPoisonRequest{
 				PageSize: 50, Kind: adminv1.PoisonKind_POISON_KIND_PARKED, State: adminv1.PoisonState_POISON_STATE_OPEN,
 			},
 			table: `
-FIRST SEEN (UTC)     KIND    REASON              STATE  SEEN  STREAM        CLAIMS TO BE                                              POISON
-2026-11-30 12:00:00  PARKED  inbox.unknown_type  OPEN   2     audit:{auth}  auth.user.cloned.v1 01980000-0000-7000-8000-0000000000e1  01980000-0000-7000-8000-0000000000f1
+FIRST SEEN (UTC)     KIND    REASON        STATE  SEEN  STREAM        CLAIMS TO BE                                              POISON
+2026-11-30 12:00:00  PARKED  type.unknown  OPEN   2     audit:{auth}  auth.user.cloned.v1 01980000-0000-7000-8000-0000000000e1  01980000-0000-7000-8000-0000000000f1
 `,
 		},
 		{
@@ -241,7 +241,7 @@ FIRST SEEN (UTC)     KIND    REASON              STATE  SEEN  STREAM        CLAI
 			table: `
 poison        poison/01980000-0000-7000-8000-0000000000f1
 kind          PARKED
-reason        inbox.unknown_type
+reason        type.unknown
 state         OPEN
 stream        audit:{auth}
 claims to be  auth.user.cloned.v1 01980000-0000-7000-8000-0000000000e1
@@ -274,23 +274,23 @@ func statusOfOutbox() verb {
 			Counts: []*outboxv1.GetOutboxStatusResponse_StatusCount{
 				{Status: outboxv1.OutboxEventStatus_OUTBOX_EVENT_STATUS_PENDING, Count: 7}, {Status: dead, Count: 1},
 			},
-			FailureCounts: map[string]int64{"redis.WRONGTYPE": 1}, LedgerId: ledgerID, LedgerHead: 42, SealTime: at(11, 59),
+			FailureCounts: map[string]int64{"broker.refused": 1}, LedgerId: ledgerID, LedgerHead: 42, SealTime: at(11, 59),
 		}
 	}
 	block := func(owner string) string {
-		return "outbox of                  " + owner + ` at 2026-11-30 12:00:00 UTC
-  PENDING                  7
-  DELIVERED                0
-  DEFERRED                 0
-  FAILED                   0
-  RETRYABLE_FAILURE        0
-  DEAD_LETTERED            1
-  oldest waiting           1m30s
-  being delivered          2
-  without a number         1
-  ledger                   01980000-0000-7000-8000-000000000099, up to number 42
-  last numbered            2026-11-30 11:59:00 UTC
-  failed: redis.WRONGTYPE  1
+		return "outbox of                 " + owner + ` at 2026-11-30 12:00:00 UTC
+  PENDING                 7
+  DELIVERED               0
+  DEFERRED                0
+  FAILED                  0
+  RETRYABLE_FAILURE       0
+  DEAD_LETTERED           1
+  oldest waiting          1m30s
+  being delivered         2
+  without a number        1
+  ledger                  01980000-0000-7000-8000-000000000099, up to number 42
+  last numbered           2026-11-30 11:59:00 UTC
+  failed: broker.refused  1
 `
 	}
 	return verb{
@@ -307,24 +307,24 @@ func statusOfInbox() verb {
 		answers: one("InboxService/GetInboxStatus", &adminv1.GetInboxStatusResponse{
 			Consumers: []*adminv1.ConsumerStatus{{
 				Consumer: "audit-log", PendingCount: 5, ProcessingCount: 1, DeadCount: 2, OldestPendingAge: durationpb.New(1500 * time.Millisecond),
-				DeadCountByCode: map[string]int64{"handler.panic": 2},
+				DeadCountByCode: map[string]int64{"inbox.handler_panic": 2},
 			}},
 			Streams: []*adminv1.StreamStatus{
 				{Owner: "app", Stream: "audit:{app}", LastEntryId: "1-0", TakenOverCount: 9, LastTakeoverTime: at(12, 0), LagCount: &lag, UnacknowledgedCount: new(int64)},
-				{Owner: "auth", Stream: "audit:{auth}", ErrorCode: "redis.NOAUTH"},
+				{Owner: "auth", Stream: "audit:{auth}", ErrorCode: "broker.noauth"},
 			},
-			OpenPoison: []*adminv1.PoisonCount{{Kind: "FORGED", Reason: "envelope.mac_mismatch", Count: 4}},
+			OpenPoison: []*adminv1.PoisonCount{{Kind: "FORGED", Reason: "mac.mismatch", Count: 4}},
 		}),
 		table: `
 CONSUMER   PENDING  PROCESSING  DEAD  OLDEST PENDING  OLDEST RUNNING  OLDEST RETRYING  DEAD BECAUSE
-audit-log  5        1           2     1.5s            -               -                handler.panic 2
+audit-log  5        1           2     1.5s            -               -                inbox.handler_panic 2
 
 STREAM        TAKEN OVER  LAST (UTC)           LAST ENTRY  NOT YET READ  NOT YET ACKNOWLEDGED  BROKER
 audit:{app}   9           2026-11-30 12:00:00  1-0         3             0                     ok
-audit:{auth}  0           -                    -           unknown       unknown               redis.NOAUTH
+audit:{auth}  0           -                    -           unknown       unknown               broker.noauth
 
-POISON  REASON                 COUNT
-FORGED  envelope.mac_mismatch  4
+POISON  REASON        COUNT
+FORGED  mac.mismatch  4
 `,
 	}
 }

@@ -254,7 +254,7 @@ reason.
 
 ` + examples(
 		`counterfoil inbox requeue --consumer audit-log --event 01980000-0000-7000-8000-000000000001 --reason "disk was full"`,
-		`counterfoil inbox requeue --consumer security-alerts --all --error-code handler.panic --reason "fixed in 1.4" --yes`)
+		`counterfoil inbox requeue --consumer security-alerts --all --error-code inbox.handler_panic --reason "fixed in 1.4" --yes`)
 }
 
 // Run requeues the entries.

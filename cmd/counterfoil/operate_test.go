@@ -49,13 +49,13 @@ func TestBulk(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.manyDead(2300)
-	bulk := []string{"outbox", "requeue", "--service", "app", "--all", "--error-code", "redis.WRONGTYPE"}
+	bulk := []string{"outbox", "requeue", "--service", "app", "--all", "--error-code", "broker.refused"}
 	o := w.run(append(bulk, "--dry-run")...)
 	if o.code != exitOK || strings.Count(o.out, "\n") != 2301 || o.err != "dry run: would requeue 2300 events of app\n" {
 		t.Errorf("exit code %d, %d lines: %s", o.code, strings.Count(o.out, "\n"), o.err)
 	}
 	got := w.asked("OutboxService/ListOutboxEvents")[0].request.(*outboxv1.ListOutboxEventsRequest)
-	if got.GetErrorCode() != "redis.WRONGTYPE" || len(got.GetStatuses()) != 2 {
+	if got.GetErrorCode() != "broker.refused" || len(got.GetStatuses()) != 2 {
 		t.Errorf("selected by %v", got)
 	}
 	o = w.run(append(bulk, "--dry-run", "-o", "json")...)

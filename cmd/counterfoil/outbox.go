@@ -261,7 +261,7 @@ func (outboxRequeueCmd) Help() string {
 
 ` + examples(
 		`counterfoil outbox requeue --service auth 01980000-0000-7000-8000-000000000001 --reason "broker limit raised"`,
-		`counterfoil outbox requeue --service app --all --error-code redis.OOM --dry-run`,
+		`counterfoil outbox requeue --service app --all --error-code broker.oom --dry-run`,
 		`counterfoil outbox list --service app --status failed -o json | jq -r .eventId |
         counterfoil outbox requeue --service app - --reason "schema fixed"`)
 }

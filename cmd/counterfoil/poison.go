@@ -184,7 +184,7 @@ type poisonReplayCmd struct {
 func (poisonReplayCmd) Help() string {
 	return "What is still not understood stays as it is. Each one taken over is recorded in the audit log with the reason.\n\n" + examples(
 		`counterfoil poison replay 01980000-0000-7000-8000-000000000001 --reason "Admin knows the type since 1.4"`,
-		`counterfoil poison replay --all --code inbox.unknown_type --dry-run`)
+		`counterfoil poison replay --all --code type.unknown --dry-run`)
 }
 
 // Run replays parked poison.

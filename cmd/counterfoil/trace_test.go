@@ -60,7 +60,7 @@ func stations() []station {
 		{
 			name: "recorded, another consumer dead", outbox: outboxEvent(delivered), payload: "payload", code: exitOK,
 			admin: recorded(inboxEntry("audit-log", processed), inboxEntry("security-alerts", deadEntry)),
-			says:  []string{"recorded, but the work of security-alerts on it is DEAD (handler.panic)", "inbox requeue --consumer security-alerts --event " + eventID},
+			says:  []string{"recorded, but the work of security-alerts on it is DEAD (inbox.handler_panic)", "inbox requeue --consumer security-alerts --event " + eventID},
 		},
 		{
 			name: "recorded, owner down", admin: recorded(), down: serviceAuth, code: exitOK,
@@ -68,7 +68,7 @@ func stations() []station {
 		},
 		{
 			name: "dead in the inbox", outbox: outboxEvent(delivered), admin: inbox(inboxEntry("audit-log", deadEntry)), code: exitConflict,
-			says: []string{"stopped in Admin's inbox: DEAD (handler.panic)", "inbox requeue --consumer audit-log --event " + eventID},
+			says: []string{"stopped in Admin's inbox: DEAD (inbox.handler_panic)", "inbox requeue --consumer audit-log --event " + eventID},
 		},
 		{
 			name: "waiting in the inbox", outbox: outboxEvent(delivered), code: exitConflict,
@@ -85,12 +85,12 @@ func stations() []station {
 		},
 		{
 			name: "parked", outbox: outboxEvent(delivered), admin: poisoned(adminv1.PoisonKind_POISON_KIND_PARKED, open), code: exitConflict,
-			says: []string{"parked by Admin: inbox.unknown_type", "poison replay " + poison1, "POISON     PARKED inbox.unknown_type (open), seen 2 times, poison/" + poison1},
+			says: []string{"parked by Admin: type.unknown", "poison replay " + poison1, "POISON     PARKED type.unknown (open), seen 2 times, poison/" + poison1},
 		},
 		{
 			name: "discarded", outbox: outboxEvent(delivered), code: exitConflict,
 			admin: poisoned(adminv1.PoisonKind_POISON_KIND_PARKED, adminv1.PoisonState_POISON_STATE_DISCARDED),
-			says:  []string{"refused by Admin: inbox.unknown_type, DISCARDED", "poison get " + poison1},
+			says:  []string{"refused by Admin: type.unknown, DISCARDED", "poison get " + poison1},
 		},
 		{
 			name: "forged under its id, the true one waits", outbox: outboxEvent(outboxv1.OutboxEventStatus_OUTBOX_EVENT_STATUS_PENDING),
@@ -113,7 +113,7 @@ func stations() []station {
 		},
 		{
 			name: "broker in trouble", outbox: outboxEvent(outboxv1.OutboxEventStatus_OUTBOX_EVENT_STATUS_DEFERRED), admin: nothing, code: exitConflict,
-			says: []string{"waiting in the outbox of auth: DEFERRED (redis.OOM)", "next attempt 2026-11-30 12:31:00 UTC"},
+			says: []string{"waiting in the outbox of auth: DEFERRED (broker.oom)", "next attempt 2026-11-30 12:31:00 UTC"},
 		},
 		{name: "unknown", admin: nothing, code: exitNotFound, says: []string{"not known to any service"}},
 		{name: "unknown, App down", admin: nothing, down: serviceApp, code: exitUnavailable, says: []string{"not found where it could be asked for", "app was not asked"}},
