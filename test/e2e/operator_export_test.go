@@ -19,7 +19,7 @@ import (
 	"github.com/counterfoil/counterfoil/test/harness"
 )
 
-// (U76) An account is attacked, and the evidence is wanted. `audit export` writes each record once, and is itself on record
+// (U14) An account is attacked, and the evidence is wanted. `audit export` writes each record once, and is itself on record
 // with its filter; where that record cannot be written, nothing is exported and an earlier file is left alone.
 func TestOperatorExportsTheEvidenceOfAnAttack(t *testing.T) {
 	d := newDrill(t, harness.Options{})

@@ -13,7 +13,7 @@ import (
 	"github.com/counterfoil/counterfoil/test/harness"
 )
 
-// (T10) A fault in Admin's database refuses one kind of record until all attempts are used up: that event is DEAD, everything
+// (U47) A fault in Admin's database refuses one kind of record until all attempts are used up: that event is DEAD, everything
 // else is recorded. With the fault gone, `inbox requeue` gets it recorded.
 func TestOperatorRequeuesADeadInboxEntry(t *testing.T) {
 	d := newDrill(t, harness.Options{TimeScale: 4})
@@ -74,7 +74,7 @@ func TestOperatorRequeuesADeadInboxEntry(t *testing.T) {
 	}
 }
 
-// (U41) Admin's tables come back from an old backup without an event's record and without the alert that it raised, while its
+// (U51) Admin's tables come back from an old backup without an event's record and without the alert that it raised, while its
 // inbox says PROCESSED. `inbox replay` brings back both, and replaying once more doubles neither.
 func TestOperatorReplaysWhatAConsumerLost(t *testing.T) {
 	d := newDrill(t, harness.Options{})

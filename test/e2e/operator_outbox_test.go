@@ -26,7 +26,7 @@ func damage(t *testing.T, d *drill) (id string, payload []byte) {
 	return id, payload
 }
 
-// (BC-31, U33) A stored event that cannot be read any more is given up with a reason and stops nothing else. Once its bytes are
+// (BC-31) A stored event that cannot be read any more is given up with a reason and stops nothing else. Once its bytes are
 // restored, `outbox requeue` delivers it.
 func TestOperatorRequeuesADeadOutboxEvent(t *testing.T) {
 	d := newDrill(t, harness.Options{})
@@ -74,7 +74,7 @@ func TestOperatorRequeuesADeadOutboxEvent(t *testing.T) {
 	}
 }
 
-// "Where is my event?" `trace` says where it stands at each station of a bad day, and what to do; doing that gets it recorded.
+// (U14) "Where is my event?" `trace` says where it stands at each station of a bad day, and what to do; doing that gets it recorded.
 func TestOperatorTracesAnEventThatIsMissing(t *testing.T) {
 	d := newDrill(t, harness.Options{})
 	trace := func(id string, wantCode int, wants ...string) {

@@ -58,7 +58,7 @@ func olderAdmin(t *testing.T, unknown string) string {
 	return program
 }
 
-// (T9, T17) App is a release ahead of Admin and sends a type that Admin does not know. It is parked with its bytes, others go
+// (T17) App is a release ahead of Admin and sends a type that Admin does not know. It is parked with its bytes, others go
 // through, and after Admin's upgrade `poison replay` gets it recorded.
 func TestOperatorReplaysParkedPoisonAfterAnUpgrade(t *testing.T) {
 	d := newDrill(t, harness.Options{})
@@ -124,7 +124,7 @@ func forge(t *testing.T, d *drill, fields []any) {
 	}
 }
 
-// (T9, U47) Somebody with access to the broker sends a forged copy of an event before the event itself, again and again;
+// (T9) Somebody with access to the broker sends a forged copy of an event before the event itself, again and again;
 // somebody with the MAC key sends another event under a number that is taken. Neither changes the log; both are kept as
 // evidence until an operator discards them, and can be discarded only.
 func TestOperatorDiscardsForgedAndConflictingPoison(t *testing.T) {
