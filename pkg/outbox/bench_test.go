@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/counterfoil/counterfoil/internal/devserver"
 	"github.com/counterfoil/counterfoil/internal/testdb"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
@@ -18,7 +20,6 @@ import (
 	"github.com/counterfoil/counterfoil/pkg/outbox/noop"
 	"github.com/counterfoil/counterfoil/pkg/outbox/outboxtest"
 	"github.com/counterfoil/counterfoil/pkg/outbox/redisstream"
-	"github.com/redis/go-redis/v9"
 )
 
 // benchPool is a service pool as movers should have it, on a server with fsync on.

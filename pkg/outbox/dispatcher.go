@@ -111,21 +111,21 @@ func (o DispatcherOptions) withDefaults() DispatcherOptions {
 func (o DispatcherOptions) validate() error {
 	switch {
 	case o.Store == nil:
-		return errors.New("Store is required")
+		return errors.New("a Store is required")
 	case o.Publisher == nil:
-		return errors.New("Publisher is required")
+		return errors.New("a Publisher is required")
 	case o.PageRows < 1 || o.PageBytes < 1:
-		return errors.New("PageRows and PageBytes must be positive")
+		return errors.New("values of PageRows and PageBytes must be positive")
 	case o.Lease <= 0 || o.Renew <= 0 || o.Lease < 2*o.Renew:
-		return fmt.Errorf("Lease %v must be at least twice Renew %v, and both positive", o.Lease, o.Renew)
+		return fmt.Errorf("a Lease of %v must be at least twice Renew, %v, and both positive", o.Lease, o.Renew)
 	case o.Poll <= 0 || o.StopGrace <= 0:
-		return errors.New("Poll and StopGrace must be positive")
+		return errors.New("values of Poll and StopGrace must be positive")
 	case o.AloneAfter < 1 || o.MaxClaims < 1:
-		return errors.New("AloneAfter and MaxClaims must be positive")
+		return errors.New("values of AloneAfter and MaxClaims must be positive")
 	case o.RetryUnit <= 0 || o.RetryMax < o.RetryUnit:
-		return errors.New("RetryUnit must be positive and at most RetryMax")
+		return errors.New("value of RetryUnit must be positive and at most RetryMax")
 	case o.CircuitMin <= 0 || o.CircuitMax < o.CircuitMin:
-		return errors.New("CircuitMin must be positive and at most CircuitMax")
+		return errors.New("value of CircuitMin must be positive and at most CircuitMax")
 	}
 	return nil
 }
@@ -192,13 +192,16 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer cancel()
 
 	var f flight
-	defer f.land()
+	land := func() {
+		if err := f.land(); err != nil {
+			d.o.Logger.WarnContext(ctx, "outbox page not settled: it goes out again after its lease", slog.Any("error", err))
+		}
+	}
+	defer land()
 	trouble := 0 // passes in a row that the database failed
 	for ctx.Err() == nil {
 		t, err := d.take(work)
-		if err := f.land(); err != nil {
-			d.o.Logger.WarnContext(ctx, "settle outbox page", "error", err)
-		}
+		land()
 		d.noteDatabase(ctx, &trouble, err)
 		switch {
 		case err != nil:
@@ -210,7 +213,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		default:
 			f.start(func() error { return d.deliver(ctx, work, t) })
 			if t.probe || t.page.Alone {
-				err = f.land() // nothing may be in flight beside it
+				land() // nothing may be in flight beside it
 			}
 		}
 		if !t.again {
@@ -256,11 +259,11 @@ func (d *Dispatcher) noteDatabase(ctx context.Context, trouble *int, err error) 
 	switch {
 	case err != nil && ctx.Err() == nil:
 		if *trouble++; *trouble == 1 {
-			d.o.Logger.ErrorContext(ctx, "outbox store trouble", "error", err)
+			d.o.Logger.ErrorContext(ctx, "outbox store trouble", slog.Any("error", err))
 		}
 		d.stats.storeErrors.Add(1)
 	case err == nil && *trouble > 0:
-		d.o.Logger.InfoContext(ctx, "outbox store trouble is over", "failed_passes", *trouble)
+		d.o.Logger.InfoContext(ctx, "outbox store trouble is over", slog.Int("failed_passes", *trouble))
 		*trouble = 0
 	}
 }

@@ -90,8 +90,10 @@ func TestResultsBecomeStates(t *testing.T) {
 		"broker":        {fault(outbox.FaultBroker, "broker.oom"), outbox.StatusDeferred, 0, 0, "broker.oom", 50 * time.Millisecond},
 		"refused alone": {fault(outbox.FaultRefused, "broker.refused"), outbox.StatusDeferred, 0, 0, "broker.refused", 50 * time.Millisecond},
 		"permanent":     {fault(outbox.FaultPermanent, outbox.CodeTooLarge), outbox.StatusFailed, 1, 0, outbox.CodeTooLarge, 0},
-		"panic": {func(outbox.Message) outbox.Fault { panic("broken publisher") }, outbox.StatusDeferred, 0, 1,
-			outbox.CodePublisherPanic, time.Second},
+		"panic": {
+			func(outbox.Message) outbox.Fault { panic("broken publisher") }, outbox.StatusDeferred, 0, 1,
+			outbox.CodePublisherPanic, time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -4,9 +4,11 @@
 package outbox_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,9 +31,7 @@ func (p *path) pool(settings map[string]string, size int32) *pgxpool.Pool {
 		p.t.Fatal(err)
 	}
 	cfg.MaxConns = size
-	for k, v := range settings {
-		cfg.ConnConfig.RuntimeParams[k] = v
-	}
+	maps.Copy(cfg.ConnConfig.RuntimeParams, settings)
 	pool, err := pgxpool.NewWithConfig(p.t.Context(), cfg)
 	if err != nil {
 		p.t.Fatal(err)
@@ -104,7 +104,7 @@ func TestBrokerDownAndBack(t *testing.T) {
 	eventually(t, 10*time.Second, func() error {
 		s, err := p.store.Status(t.Context())
 		if err != nil || s.Depth[outbox.StatusDeferred] < 500 || s.Unsealed != 0 {
-			return fmt.Errorf("depth %v, %d unsealed, %v", s.Depth, s.Unsealed, err)
+			return fmt.Errorf("depth %v, %d unsealed: %w", s.Depth, s.Unsealed, cmp.Or(err, errNotYet))
 		}
 		return nil
 	})

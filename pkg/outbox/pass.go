@@ -5,6 +5,7 @@ package outbox
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -128,7 +129,7 @@ func (d *Dispatcher) deliver(ctx, work context.Context, t taken) error {
 func (d *Dispatcher) publish(ctx context.Context, msgs []Message) (results []Result, panicked bool) {
 	defer func() {
 		if r := recover(); r != nil {
-			d.o.Logger.ErrorContext(ctx, "publisher panicked", "panic", r)
+			d.o.Logger.ErrorContext(ctx, "publisher panicked", slog.Any("panic", r))
 			results, panicked = nil, true
 		}
 	}()
@@ -150,7 +151,7 @@ func (d *Dispatcher) keepRenewing(ctx context.Context, page Page) (stop func()) 
 			}
 			held, err := d.o.Store.Renew(ctx, page.Token, ids, d.o.Lease)
 			if err == nil && held < len(ids) {
-				d.o.Logger.WarnContext(ctx, "outbox claims lost before they were settled", "count", len(ids)-held)
+				d.o.Logger.WarnContext(ctx, "outbox claims lost before they were settled", slog.Int("count", len(ids)-held))
 			}
 		}
 	}()
@@ -206,7 +207,7 @@ func (d *Dispatcher) settleEach(ctx context.Context, token uuid.UUID, outcomes [
 func (d *Dispatcher) noteSettled(ctx context.Context, outcomes []Outcome, s Settled) {
 	if lost := len(outcomes) - s.Count; lost > 0 {
 		d.stats.lost.Add(int64(lost))
-		d.o.Logger.WarnContext(ctx, "outbox claims lost before they were settled", "count", lost)
+		d.o.Logger.WarnContext(ctx, "outbox claims lost before they were settled", slog.Int("count", lost))
 	}
 	for i := range outcomes {
 		if s.Count == len(outcomes) || slices.Contains(s.Kept, outcomes[i].EventID) {
@@ -222,7 +223,7 @@ func (d *Dispatcher) release(ctx context.Context, token uuid.UUID, ids []uuid.UU
 	n, err := d.o.Store.Release(ctx, token, ids)
 	d.stats.released.Add(int64(n))
 	if err != nil {
-		d.o.Logger.WarnContext(ctx, "outbox claims not released; they end with their lease", "count", len(ids), "error", err)
+		d.o.Logger.WarnContext(ctx, "outbox claims not released; they end with their lease", slog.Int("count", len(ids)), slog.Any("error", err))
 	}
 }
 
@@ -231,7 +232,7 @@ func (d *Dispatcher) noteTrouble(ctx context.Context, t taken, v verdict) {
 		d.circuit.failedProbe(t.page.Messages[0].EventID)
 	}
 	if d.circuit.failuresInRow() == 1 {
-		d.o.Logger.WarnContext(ctx, "broker trouble: outbox circuit open", "code", v.code, "entries", len(t.page.Messages))
+		d.o.Logger.WarnContext(ctx, "broker trouble: outbox circuit open", slog.String("code", v.code), slog.Int("entries", len(t.page.Messages)))
 	}
 	d.Wake() // Run sleeps until the probe
 }
@@ -250,8 +251,8 @@ func (d *Dispatcher) noteSuccess(ctx context.Context, trouble bool, at time.Time
 	}
 	due, err := d.o.Store.MakeDeferredDue(ctx)
 	if err != nil {
-		d.o.Logger.WarnContext(ctx, "deferred entries wait out their backoff", "error", err)
+		d.o.Logger.WarnContext(ctx, "deferred entries wait out their backoff", slog.Any("error", err))
 	}
-	d.o.Logger.InfoContext(ctx, "broker is back: outbox circuit closed", "deferred_made_due", due)
+	d.o.Logger.InfoContext(ctx, "broker is back: outbox circuit closed", slog.Int("deferred_made_due", due))
 	d.Wake()
 }

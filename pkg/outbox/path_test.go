@@ -4,6 +4,7 @@
 package outbox_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -308,7 +309,7 @@ func TestStalledDispatcherLoses(t *testing.T) {
 		if stalls.Swap(false) {
 			eventually(t, 5*time.Second, func() error {
 				if n, err := heir.Once(ctx); err != nil || n != 5 {
-					return fmt.Errorf("the heir claimed %d, %v", n, err)
+					return fmt.Errorf("the heir claimed %d: %w", n, cmp.Or(err, errNotYet))
 				}
 				return nil
 			})

@@ -19,6 +19,7 @@ import (
 func TestStoreSuite(t *testing.T) {
 	t.Parallel()
 	outboxtest.RunStoreSuite(t, func(t *testing.T) outboxtest.Harness {
+		t.Helper()
 		db := testdb.New(t, testdb.Auth)
 		return outboxtest.Harness{
 			Store: outbox.NewPostgres(db.Service, outbox.PostgresOptions{}),

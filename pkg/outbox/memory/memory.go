@@ -19,9 +19,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/counterfoil/counterfoil/pkg/outbox"
 	auditv1 "github.com/counterfoil/counterfoil/proto/counterfoil/audit/v1"
-	"google.golang.org/protobuf/proto"
 )
 
 // Options configures a Store. The zero value works.

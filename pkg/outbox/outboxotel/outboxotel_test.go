@@ -89,7 +89,7 @@ func collect(t *testing.T, r *metric.ManualReader) map[string]float64 {
 		for _, p := range points {
 			key := name
 			for _, kv := range p.Attributes.ToSlice() {
-				key += "," + string(kv.Key) + "=" + kv.Value.Emit()
+				key += "," + string(kv.Key) + "=" + kv.Value.String()
 			}
 			out[key] = p.Value
 		}

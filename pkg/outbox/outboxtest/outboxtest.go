@@ -10,6 +10,7 @@ package outboxtest
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -57,7 +58,7 @@ func Event() *auditv1.AuditEvent {
 		Action:        "auth.user.registered",
 		Operation:     auditv1.Operation_OPERATION_CREATE,
 		Actor:         &auditv1.Actor{Type: "user", Id: uuid.NewString(), DisplayName: audit.Plain("Ada")},
-		Resource:      &auditv1.Resource{Type: "user", Id: uuid.NewString(), Version: 1},
+		Resource:      &auditv1.Resource{Type: "user", Id: uuid.Must(uuid.NewV7()).String(), Version: 1},
 		Outcome:       auditv1.Outcome_OUTCOME_SUCCEEDED,
 		OccurTime:     timestamppb.New(time.Now().UTC().Truncate(time.Microsecond)),
 	}
@@ -154,9 +155,5 @@ func (p *Publisher) Calls() [][]outbox.Message {
 func (p *Publisher) Published() map[uuid.UUID]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := make(map[uuid.UUID]int, len(p.count))
-	for id, n := range p.count {
-		out[id] = n
-	}
-	return out
+	return maps.Clone(p.count)
 }

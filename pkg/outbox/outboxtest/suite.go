@@ -30,6 +30,7 @@ type Harness struct {
 
 // RunStoreSuite runs the conformance suite. open is called once for each subtest.
 func RunStoreSuite(t *testing.T, open func(t *testing.T) Harness) {
+	t.Helper()
 	for name, test := range map[string]func(*testing.T, Harness){
 		"claims in number order and to the limit":    testClaimOrder,
 		"a claim changes no status":                  testClaimKeepsStatus,
@@ -150,6 +151,7 @@ func outcome(m outbox.Message, to outbox.Status) outbox.Outcome {
 }
 
 func testGetNotFound(t *testing.T, h Harness) {
+	t.Helper()
 	if _, _, err := h.Store.Get(t.Context(), uuid.Must(uuid.NewV7())); !errors.Is(err, outbox.ErrNotFound) {
 		t.Errorf("Get of an unknown id: %v, want ErrNotFound", err)
 	}

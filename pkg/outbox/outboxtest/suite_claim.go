@@ -17,6 +17,7 @@ import (
 )
 
 func testClaimOrder(t *testing.T, h Harness) {
+	t.Helper()
 	events := Events(7)
 	events[3], events[5] = events[5], events[3] // ids do not decide the order
 	h.Add(t, events...)
@@ -35,6 +36,7 @@ func testClaimOrder(t *testing.T, h Harness) {
 }
 
 func testClaimKeepsStatus(t *testing.T, h Harness) {
+	t.Helper()
 	e := Event()
 	h.Add(t, e)
 	before, _ := get(t, h.Store, idOf(e))
@@ -53,6 +55,7 @@ func testClaimKeepsStatus(t *testing.T, h Harness) {
 }
 
 func testClaimBytes(t *testing.T, h Harness) {
+	t.Helper()
 	events := Events(4)
 	for _, e := range events {
 		e.Metadata = map[string]string{"note": strings.Repeat("x", 500)}
@@ -72,6 +75,7 @@ func testClaimBytes(t *testing.T, h Harness) {
 }
 
 func testClaimAlone(t *testing.T, h Harness) {
+	t.Helper()
 	events := Events(3)
 	h.Add(t, events[0])
 	for range 3 { // three starts without an outcome
@@ -101,6 +105,7 @@ func testClaimAlone(t *testing.T, h Harness) {
 }
 
 func testClaimExcept(t *testing.T, h Harness) {
+	t.Helper()
 	events := Events(2)
 	h.Add(t, events...)
 	req := request(1)
@@ -114,6 +119,7 @@ func testClaimExcept(t *testing.T, h Harness) {
 }
 
 func testHeld(t *testing.T, h Harness) {
+	t.Helper()
 	h.Add(t, Events(5)...)
 	if got := len(claim(t, h.Store, request(10)).Messages); got != 5 {
 		t.Fatalf("claimed %d, want 5", got)
@@ -124,6 +130,7 @@ func testHeld(t *testing.T, h Harness) {
 }
 
 func testExpiry(t *testing.T, h Harness) {
+	t.Helper()
 	h.Add(t, Events(5)...)
 	req := request(10)
 	req.Lease = shortLease
@@ -138,6 +145,7 @@ func testExpiry(t *testing.T, h Harness) {
 }
 
 func testRenew(t *testing.T, h Harness) {
+	t.Helper()
 	e := Event()
 	h.Add(t, e)
 	req := request(1)
@@ -154,6 +162,7 @@ func testRenew(t *testing.T, h Harness) {
 }
 
 func testRelease(t *testing.T, h Harness) {
+	t.Helper()
 	h.Add(t, Events(3)...)
 	page := claim(t, h.Store, request(10))
 	if n, err := h.Store.Release(t.Context(), page.Token, page.IDs()); err != nil || n != 3 {
@@ -169,6 +178,7 @@ func testRelease(t *testing.T, h Harness) {
 }
 
 func testTwoClaimants(t *testing.T, h Harness) {
+	t.Helper()
 	if h.OneProcess != "" {
 		t.Logf("not shown: %s", h.OneProcess)
 		return

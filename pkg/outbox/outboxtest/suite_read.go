@@ -10,9 +10,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/counterfoil/counterfoil/pkg/outbox"
 	auditv1 "github.com/counterfoil/counterfoil/proto/counterfoil/audit/v1"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // mixed adds twelve events, two of each status, of two types and different times.
@@ -39,6 +40,7 @@ func mixed(t *testing.T, h Harness) []*auditv1.AuditEvent {
 }
 
 func testList(t *testing.T, h Harness) {
+	t.Helper()
 	events := mixed(t, h)
 	all, err := h.Store.List(t.Context(), outbox.Filter{})
 	if err != nil || len(all) != len(events) {
@@ -109,6 +111,7 @@ func pages(t *testing.T, h Harness, want int) {
 }
 
 func testStatus(t *testing.T, h Harness) {
+	t.Helper()
 	mixed(t, h)
 	s, err := h.Store.Status(t.Context())
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 )
 
 func testSettle(t *testing.T, h Harness) {
+	t.Helper()
 	for _, to := range outbox.Statuses() {
 		if to == outbox.StatusPending {
 			continue
@@ -56,6 +57,7 @@ func testSettle(t *testing.T, h Harness) {
 
 // testIllegal tries every pair of statuses (U67).
 func testIllegal(t *testing.T, h Harness) {
+	t.Helper()
 	e := Event()
 	h.Add(t, e)
 	page := claim(t, h.Store, request(1))
@@ -74,6 +76,7 @@ func testIllegal(t *testing.T, h Harness) {
 }
 
 func testLostToken(t *testing.T, h Harness) {
+	t.Helper()
 	e := Event()
 	h.Add(t, e)
 	req := request(1)
@@ -99,6 +102,7 @@ func testLostToken(t *testing.T, h Harness) {
 }
 
 func testPartlyLost(t *testing.T, h Harness) {
+	t.Helper()
 	h.Add(t, Events(3)...)
 	page := claim(t, h.Store, request(3))
 	settle(t, h.Store, page.Token, outcome(page.Messages[1], outbox.StatusDelivered))
@@ -113,6 +117,7 @@ func testPartlyLost(t *testing.T, h Harness) {
 }
 
 func testMakeDeferredDue(t *testing.T, h Harness) {
+	t.Helper()
 	h.Add(t, Events(4)...)
 	page := claim(t, h.Store, request(3))
 	settle(t, h.Store, page.Token, outcome(page.Messages[0], outbox.StatusDeferred), outcome(page.Messages[1], outbox.StatusDeferred),
@@ -142,6 +147,7 @@ func inTx(t testing.TB, h Harness, f func(tx pgx.Tx)) {
 }
 
 func testRequeue(t *testing.T, h Harness) {
+	t.Helper()
 	for _, to := range []outbox.Status{outbox.StatusFailed, outbox.StatusDeadLettered} {
 		e := Event()
 		h.Add(t, e)
@@ -170,6 +176,7 @@ func testRequeue(t *testing.T, h Harness) {
 }
 
 func testRequeueRefusals(t *testing.T, h Harness) {
+	t.Helper()
 	events := Events(2)
 	h.Add(t, events...)
 	id := []uuid.UUID{idOf(events[0])}
