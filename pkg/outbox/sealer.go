@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -240,18 +239,4 @@ func (s *Sealer) waitsFor() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mark.bound
-}
-
-// Run seals whenever there is something, for an owner whose events nobody
-// dispatches. A Dispatcher with a Sealer needs no Run. It returns nil when ctx
-// ends; database trouble is retried after the poll interval.
-func (s *Sealer) Run(ctx context.Context, poll time.Duration) error {
-	for ctx.Err() == nil {
-		_, _, more, err := s.Seal(ctx, nil)
-		if err == nil && more {
-			continue
-		}
-		wait(ctx, poll, nil)
-	}
-	return nil
 }
