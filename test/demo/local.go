@@ -31,9 +31,9 @@ func startLocal(ctx context.Context, scale float64, log func(string, ...any)) (*
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(root, ".dev", "demo", time.Now().UTC().Format("20060102-150405.000"))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make folder: %w", err)
+	dir, err := newFolder(filepath.Join(root, ".dev", "demo"))
+	if err != nil {
+		return nil, err
 	}
 	log("looking for Postgres and Redis; Debian's packages are installed if they are missing")
 	if _, err := devserver.FindPostgres(ctx); err != nil {
@@ -51,7 +51,7 @@ func startLocal(ctx context.Context, scale float64, log func(string, ...any)) (*
 		Dir: dir, Replicas: counts, CLI: true, TimeScale: scale, Log: log,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w\nthe logs are in %s", err, dir)
+		return nil, errors.Join(err, fmt.Errorf("the logs are in %s", dir), os.RemoveAll(filepath.Join(dir, "postgres", "data")))
 	}
 	log("two processes of each service run on ports of their own: %s", ports(sys))
 	l := &local{sys: sys, dir: dir}
@@ -67,6 +67,21 @@ func startLocal(ctx context.Context, scale float64, log func(string, ...any)) (*
 		}
 	}
 	return t, nil
+}
+
+// newFolder makes a folder for one run, which the servers' user can reach.
+func newFolder(parent string) (string, error) {
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", fmt.Errorf("make folder: %w", err)
+	}
+	dir, err := os.MkdirTemp(parent, time.Now().UTC().Format("20060102-150405-"))
+	if err != nil {
+		return "", fmt.Errorf("make folder: %w", err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return "", fmt.Errorf("open folder: %w", err)
+	}
+	return dir, nil
 }
 
 func ports(sys *harness.System) string {

@@ -14,6 +14,9 @@ import (
 	"github.com/counterfoil/counterfoil/test/demo/scenario"
 )
 
+// lookMargin is how long before the end of a phase a look must have begun to count for it.
+const lookMargin = 500 * time.Millisecond
+
 // barWidth is the length of the longest bar.
 const barWidth = 40
 
@@ -123,8 +126,8 @@ func OutageProblems(o scenario.Outage, steps []scenario.Step) []string {
 		}
 		looks := 0
 		for _, s := range o.Samples {
-			if s.At.Before(p.Begin.Add(time.Second)) || s.At.After(p.End) {
-				continue // a look takes time; what began before the phase does not count
+			if s.At.Before(p.Begin) || s.At.After(p.End.Add(-lookMargin)) {
+				continue // a look takes time: one that began just before the end may see what comes after it
 			}
 			looks++
 			if p.AdminAway && s.Admin || p.RedisAway && s.Redis {

@@ -83,13 +83,17 @@ func (t *Trail) Slowest() (id string, wait time.Duration) {
 	return id, wait
 }
 
-// Write prints the trail by chapters. chapter tells the chapter of a correlation id; records that it does not know and that
-// carry one are left out as another's.
+// Write prints the trail by chapters. chapter tells the chapter of a correlation id; records of others
+// are left out, and those without such an id stand in chapter 0.
 func (t *Trail) Write(w io.Writer, titles []string, chapter func(correlation string) (int, bool)) {
 	groups := make([][]*adminv1.AuditLog, len(titles))
 	for _, l := range t.logs {
 		correlation := l.GetEvent().GetContext().GetCorrelationId()
-		if i, ours := chapter(correlation); ours || correlation == "" {
+		i, ours := chapter(correlation)
+		switch {
+		case correlation == "":
+			groups[0] = append(groups[0], l)
+		case ours:
 			groups[i] = append(groups[i], l)
 		}
 	}
