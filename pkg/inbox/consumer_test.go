@@ -309,10 +309,12 @@ func TestAStoppedWorkerDelaysItsEventsByItsLeaseAndNoMore(t *testing.T) {
 		<-never // as SIGSTOP would: no renewal either, see Renew
 		return ctx.Err()
 	}, func(o *inbox.ConsumerOptions) { o.Renew, o.Budget = o.Lease/2, o.IdleTimeout-time.Millisecond })
-	// A stopped process renews nothing: take its connections for renewals away.
 	var wg sync.WaitGroup
-	wg.Go(func() { _, _ = stopped.Once(t.Context()) })
+	wg.Go(func() { _, _ = stopped.Once(context.WithoutCancel(t.Context())) })
+	resume := sync.OnceFunc(func() { close(never); wg.Wait() })
+	t.Cleanup(resume)
 	<-reached
+	// A stopped process renews nothing.
 	b.exec(`CREATE FUNCTION no_renewal() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
 		IF NEW.lease_token = OLD.lease_token AND NEW.lease_expires_at > OLD.lease_expires_at THEN RETURN NULL; END IF; RETURN NEW; END'`)
 	b.exec(`CREATE TRIGGER no_renewal BEFORE UPDATE ON consumer_inbox FOR EACH ROW EXECUTE FUNCTION no_renewal()`)
@@ -324,8 +326,7 @@ func TestAStoppedWorkerDelaysItsEventsByItsLeaseAndNoMore(t *testing.T) {
 		t.Errorf("took %v, want at most %v", took, most)
 	}
 	b.want("effects", b.count(`SELECT count(*) FROM effects`), 1)
-	close(never)
-	wg.Wait()
+	resume()
 	b.want("effects after the stopped one went on", b.count(`SELECT count(*) FROM effects`), 1)
 }
 
@@ -461,6 +462,7 @@ func TestALockedTableIsNobodysAttempt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) })
 	if _, err := lock.Exec(t.Context(), `LOCK TABLE effects IN ACCESS EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}

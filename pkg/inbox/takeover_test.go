@@ -600,3 +600,41 @@ func TestARowThatExistsIsLeftAsItIs(t *testing.T) {
 		b.want("attempts of the old row", b.count(`SELECT attempts FROM consumer_inbox WHERE consumer = 'log' AND event_id = $1`, ids[0]), 7)
 	}
 }
+
+// Takeovers of one owner are serial: the owner's position is locked before anything is written, so what a
+// takeover finds on record stays true until it commits (F16).
+func TestATakeoverLocksTheOwnersPositionFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.add(3)
+	bridge := b.bridge("a", func(o *inbox.BridgeOptions) { o.LockTimeout = time.Minute })
+	b.exec(`INSERT INTO ledger_positions (owner, stream) VALUES ('auth', 's')`)
+	tx, err := b.db.Super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	if _, err := tx.Exec(t.Context(), `SELECT FROM ledger_positions WHERE owner = 'auth' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan int, 1)
+	go func() {
+		n, err := bridge.Once(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		taken <- n
+	}()
+	eventually(t, 10*time.Second, func() error {
+		if b.count(`SELECT count(*) FROM pg_stat_activity WHERE usename = 'admin_service' AND datname = $1 AND wait_event_type = 'Lock'`, b.db.Name) == 0 {
+			return errors.New("the takeover does not wait")
+		}
+		return nil
+	})
+	b.want("tables written to by the one that waits", b.count(`SELECT count(*) FROM pg_locks WHERE mode = 'RowExclusiveLock'
+		AND relation IN ('ledger_entries'::regclass, 'inbox_events'::regclass, 'consumer_inbox'::regclass)`), 0)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.want("taken afterwards", <-taken, 3)
+}
