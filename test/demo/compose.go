@@ -166,11 +166,10 @@ func (c *containers) Start(ctx context.Context, part string) error {
 		if part == scenario.Admin {
 			return telemetry.CheckReady(ctx, address("admin debug"))
 		}
-		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address(part))
-		if err != nil {
-			return fmt.Errorf("connect to %s: %w", part, err)
+		if !scenario.RedisAnswers(ctx, address(part)) {
+			return errors.New("redis does not answer")
 		}
-		return conn.Close()
+		return nil
 	})
 }
 

@@ -16,13 +16,14 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/counterfoil/counterfoil/test/demo/report"
 )
 
 func main() {
@@ -41,7 +42,7 @@ func verdict(w io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(w, "demo: FAILED %s\n", strings.Join(strings.Split(err.Error(), "\n"), "; "))
+	report.Printf(w, "demo: FAILED %s\n", strings.Join(strings.Split(err.Error(), "\n"), "; "))
 	return 1
 }
 

@@ -39,7 +39,7 @@ type target struct {
 // run plays the day on a system and prints what came of it. scale divides the system's times; it is 1 but for tests.
 func run(ctx context.Context, compose bool, scale float64, w io.Writer) (err error) {
 	begin := time.Now()
-	fmt.Fprintln(w, "Counterfoil: people work, Admin and Redis are killed under them and come back, and the audit log is held against what was committed.")
+	report.Printf(w, "Counterfoil: people work, Admin and Redis are killed under them and come back, and the audit log is held against what was committed.\n")
 	log := progress(w, begin)
 	start := startLocal
 	if compose {
@@ -53,7 +53,7 @@ func run(ctx context.Context, compose bool, scale float64, w io.Writer) (err err
 		failed := err != nil
 		if failed {
 			for _, line := range t.logs() {
-				fmt.Fprintf(w, "log: %s\n", line)
+				report.Printf(w, "log: %s\n", line)
 			}
 		}
 		err = ended(ctx, errors.Join(err, t.close(failed)))
@@ -111,12 +111,12 @@ func ended(ctx context.Context, err error) error {
 // progress prints lines with the time since begin, so that nobody is left wondering.
 func progress(w io.Writer, begin time.Time) func(format string, args ...any) {
 	return func(format string, args ...any) {
-		fmt.Fprintf(w, "%6.1f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
+		report.Printf(w, "%6.1f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
 	}
 }
 
 func heading(w io.Writer, text string) {
-	fmt.Fprintf(w, "\n%s\n%s\n\n", text, strings.Repeat("=", len([]rune(text))))
+	report.Printf(w, "\n%s\n%s\n\n", text, strings.Repeat("=", len([]rune(text))))
 }
 
 // show prints the trail, the outage, the alerts, and the way of one event.
@@ -144,7 +144,7 @@ func show(ctx context.Context, w io.Writer, t *target, script *scenario.Script, 
 	event, wait := trail.Slowest()
 	heading(w, fmt.Sprintf("The way of the event that waited longest for its record, %.1f s: counterfoil trace %s", wait.Seconds(), event))
 	text, err := trace(ctx, event)
-	fmt.Fprint(w, indent(text))
+	report.Printf(w, "%s", indent(text))
 	return err
 }
 
@@ -165,8 +165,8 @@ func check(ctx context.Context, w io.Writer, t *target, script *scenario.Script,
 	}
 	c := report.Compare(committed, recorded)
 	problems := c.Problems()
-	fmt.Fprintf(w, "committed, read from the owners' outboxes:  %d events (auth %d, app %d)  sha256 %x\n", c.Actions, c.ByOwner["auth"], c.ByOwner["app"], c.Digest)
-	fmt.Fprintf(w, "recorded, read from Admin's audit_logs:     %d events%*s  sha256 %x\n", len(recorded), len(fmt.Sprintf(" (auth %d, app %d)", c.ByOwner["auth"], c.ByOwner["app"])), "", c.DigestRecorded)
+	report.Printf(w, "committed, read from the owners' outboxes:  %d events (auth %d, app %d)  sha256 %x\n", c.Actions, c.ByOwner["auth"], c.ByOwner["app"], c.Digest)
+	report.Printf(w, "recorded, read from Admin's audit_logs:     %d events%*s  sha256 %x\n", len(recorded), len(fmt.Sprintf(" (auth %d, app %d)", c.ByOwner["auth"], c.ByOwner["app"])), "", c.DigestRecorded)
 
 	left, err := report.Left(ctx, t.Databases[scenario.Admin], script.Run)
 	if err != nil {
@@ -175,7 +175,7 @@ func check(ctx context.Context, w io.Writer, t *target, script *scenario.Script,
 	steps := script.Steps()
 	unaccounted := report.Unaccounted(steps, left)
 	problems = append(problems, unaccounted...)
-	fmt.Fprintf(w, "the demo's own journal:                     %d calls, %d of them left other events than they must\n", len(steps), len(unaccounted))
+	report.Printf(w, "the demo's own journal:                     %d calls, %d of them left other events than they must\n", len(steps), len(unaccounted))
 
 	invariants, err := harness.Check(ctx, t.Databases)
 	if err != nil {
@@ -184,14 +184,14 @@ func check(ctx context.Context, w io.Writer, t *target, script *scenario.Script,
 	for _, v := range invariants.Violations {
 		problems = append(problems, v.String())
 	}
-	fmt.Fprintf(w, "invariants I1 to I5, in SQL of their own:   %d violations; Admin recorded %d actions of its own\n\n", len(invariants.Violations), invariants.Own)
+	report.Printf(w, "invariants I1 to I5, in SQL of their own:   %d violations; Admin recorded %d actions of its own\n\n", len(invariants.Violations), invariants.Own)
 
 	problems = append(problems, enough(steps)...)
 	problems = append(problems, report.OutageProblems(day.Outage, steps)...)
 	if err := problem(problems); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "demo: ok actions=%d recorded=%d missing=%d duplicates=%d\n", c.Actions, c.Recorded, len(c.Missing), len(c.Duplicates))
+	report.Printf(w, "demo: ok actions=%d recorded=%d missing=%d duplicates=%d\n", c.Actions, c.Recorded, len(c.Missing), len(c.Duplicates))
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -25,11 +26,9 @@ func (t *Trail) WriteAlerts(ctx context.Context, w io.Writer, admin *grpc.Client
 		return 0, fmt.Errorf("list security alerts: %w", err)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "  RAISED (UTC)\tSEVERITY\tRULE\tABOUT\tEVENTS\tFIRST\tLAST")
+	Printf(table, "  RAISED (UTC)\tSEVERITY\tRULE\tABOUT\tEVENTS\tFIRST\tLAST\n")
 	count := 0
-	alerts := answer.GetSecurityAlerts()
-	for i := len(alerts) - 1; i >= 0; i-- { // oldest first
-		a := alerts[i]
+	for _, a := range slices.Backward(answer.GetSecurityAlerts()) { // oldest first
 		if a.GetRaiseTime().AsTime().Before(begin) {
 			continue
 		}
@@ -38,7 +37,7 @@ func (t *Trail) WriteAlerts(ctx context.Context, w io.Writer, admin *grpc.Client
 		if strings.HasPrefix(a.GetRule(), "login_policy") {
 			about = "the login policy"
 		}
-		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\t%d\t%s\t%s\n", clock(a.GetRaiseTime().AsTime()), strings.TrimPrefix(a.GetSeverity().String(), "ALERT_SEVERITY_"),
+		Printf(table, "  %s\t%s\t%s\t%s\t%d\t%s\t%s\n", clock(a.GetRaiseTime().AsTime()), strings.TrimPrefix(a.GetSeverity().String(), "ALERT_SEVERITY_"),
 			clean(a.GetRule()), about, a.GetEventCount(), clock(a.GetFirstOccurTime().AsTime()), clock(a.GetLastOccurTime().AsTime()))
 	}
 	return count, table.Flush()

@@ -142,17 +142,20 @@ func Left(ctx context.Context, admin *pgxpool.Pool, run string) (map[string]map[
 	if err != nil {
 		return nil, fmt.Errorf("read actions by call: %w", err)
 	}
+	defer rows.Close()
 	left := map[string]map[string]int{}
-	var correlation, action string
-	var count int
-	_, err = pgx.ForEachRow(rows, []any{&correlation, &action, &count}, func() error {
+	for rows.Next() {
+		var correlation, action string
+		var count int
+		if err := rows.Scan(&correlation, &action, &count); err != nil {
+			return nil, fmt.Errorf("read actions by call: %w", err)
+		}
 		if left[correlation] == nil {
 			left[correlation] = map[string]int{}
 		}
 		left[correlation][action] = count
-		return nil
-	})
-	if err != nil {
+	}
+	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read actions by call: %w", err)
 	}
 	return left, nil

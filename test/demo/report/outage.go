@@ -26,19 +26,19 @@ func WriteOutage(w io.Writer, o scenario.Outage, steps []scenario.Step) {
 		return
 	}
 	start := o.Phases[0].Begin
-	fmt.Fprintln(w, "The calls that people made, each phase by itself:")
+	Printf(w, "The calls that people made, each phase by itself:\n")
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "  phase\tfrom s\tto s\tcalls\tanswered as expected\tp50\tp99\tmax\t")
+	Printf(table, "  phase\tfrom s\tto s\tcalls\tanswered as expected\tp50\tp99\tmax\t\n")
 	for _, p := range o.Phases {
 		times, good := during(p, steps)
-		fmt.Fprintf(table, "  %s\t%.1f\t%.1f\t%d\t%d\t%s\t%s\t%s\t\n", p.Name, p.Begin.Sub(start).Seconds(), p.End.Sub(start).Seconds(),
+		Printf(table, "  %s\t%.1f\t%.1f\t%d\t%d\t%s\t%s\t%s\t\n", p.Name, p.Begin.Sub(start).Seconds(), p.End.Sub(start).Seconds(),
 			len(times), good, milliseconds(quantile(times, 0.5)), milliseconds(quantile(times, 0.99)), milliseconds(quantile(times, 1)))
 	}
 	_ = table.Flush() // it writes to what w writes to
-	fmt.Fprintln(w, "\nWhere the events were (both owners; counted in the three databases):")
+	Printf(w, "\nWhere the events were (both owners; counted in the three databases):\n")
 	writeSamples(w, o, start)
 	if backlog, took, found := drained(o); found {
-		fmt.Fprintf(w, "\nThe %d events that waited when Admin came back were recorded within %.1f s.\n", backlog, took.Seconds())
+		Printf(w, "\nThe %d events that waited when Admin came back were recorded within %.1f s.\n", backlog, took.Seconds())
 	}
 }
 
@@ -90,12 +90,12 @@ func writeSamples(w io.Writer, o scenario.Outage, start time.Time) {
 	for _, s := range o.Samples {
 		deepest = max(deepest, s.Waiting)
 	}
-	fmt.Fprintf(w, "  %6s  %-9s %-9s  %8s  %10s  %9s  %8s  %8s\n", "second", "Admin", "Redis", "appended", "in outbox", "in stream", "in inbox", "recorded")
+	Printf(w, "  %6s  %-9s %-9s  %8s  %10s  %9s  %8s  %8s\n", "second", "Admin", "Redis", "appended", "in outbox", "in stream", "in inbox", "recorded")
 	happenings := o.Happenings
 	var last time.Time
 	for i, s := range o.Samples {
 		for len(happenings) > 0 && !happenings[0].At.After(s.At) {
-			fmt.Fprintf(w, "  %6.1f  -- %s\n", happenings[0].At.Sub(start).Seconds(), happenings[0].What)
+			Printf(w, "  %6.1f  -- %s\n", happenings[0].At.Sub(start).Seconds(), happenings[0].What)
 			happenings, last = happenings[1:], time.Time{}
 		}
 		if s.At.Sub(last) < 900*time.Millisecond && i != len(o.Samples)-1 {
@@ -104,7 +104,7 @@ func writeSamples(w io.Writer, o scenario.Outage, start time.Time) {
 		last = s.At
 		line := fmt.Sprintf("  %6.1f  %-9s %-9s  %8d  %10d  %9d  %8d  %8d  %s", s.At.Sub(start).Seconds(), answers(s.Admin), answers(s.Redis),
 			s.Appended, s.Waiting, s.Flying, s.Staged, s.Recorded, strings.Repeat("#", s.Waiting*barWidth/deepest))
-		fmt.Fprintln(w, strings.TrimRight(line, " "))
+		Printf(w, "%s\n", strings.TrimRight(line, " "))
 	}
 }
 

@@ -97,12 +97,12 @@ func (t *Trail) Write(w io.Writer, titles []string, chapter func(correlation str
 			groups[i] = append(groups[i], l)
 		}
 	}
-	fmt.Fprintf(w, lineFormat+"\n", "TIME (UTC)", "WHO", "DID WHAT", "TO WHAT", "RESULT")
+	Printf(w, lineFormat+"\n", "TIME (UTC)", "WHO", "DID WHAT", "TO WHAT", "RESULT")
 	for i, group := range groups {
 		if len(group) == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "\n%d. %s\n", i, titles[i])
+		Printf(w, "\n%d. %s\n", i, titles[i])
 		for _, l := range fold(group) {
 			t.writeLine(w, l)
 		}
@@ -151,18 +151,18 @@ func (t *Trail) writeLine(w io.Writer, l line) {
 		target = t.common(l)
 	}
 	text := fmt.Sprintf(lineFormat, clock(happened(l.first)), t.actor(e), what, cut(target, targetWidth), result(e))
-	fmt.Fprint(w, text)
+	Printf(w, "%s", text)
 	details := t.changes(e)
 	if l.count > 1 {
 		details = "until " + clock(happened(l.last))
 	}
 	switch {
 	case details == "":
-		fmt.Fprintln(w)
+		Printf(w, "\n")
 	case len([]rune(text))+2+len([]rune(details)) <= lineWidth:
-		fmt.Fprintln(w, "  "+details)
+		Printf(w, "%s\n", "  "+details)
 	default:
-		fmt.Fprintf(w, "\n%33s%s\n", "", details)
+		Printf(w, "\n%33s%s\n", "", details)
 	}
 }
 

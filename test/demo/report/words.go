@@ -4,11 +4,16 @@
 package report
 
 import (
+	"fmt"
+	"io"
 	"strings"
 	"unicode"
 
 	auditv1 "github.com/counterfoil/counterfoil/proto/counterfoil/audit/v1"
 )
+
+// Printf prints for a person. If nobody reads any more, the run goes on to its exit code.
+func Printf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
 // longest is how many characters of one value are shown.
 const longest = 40

@@ -87,8 +87,11 @@ func (d *day) outage() (out Outage, err error) {
 	}{
 		{Phase{Name: "all is well"}, nil, nil, 4 * time.Second},
 		{Phase{Name: "Admin is away", AdminAway: true}, func() error { return kill(Admin) }, nil, 3 * time.Second},
-		{Phase{Name: "Admin and Redis are away", AdminAway: true, RedisAway: true}, func() error { return kill(Redis) },
-			func() error { return errors.Join(massImport(), guess()) }, 6 * time.Second},
+		{
+			Phase{Name: "Admin and Redis are away", AdminAway: true, RedisAway: true},
+			func() error { return kill(Redis) },
+			func() error { return errors.Join(massImport(), guess()) }, 6 * time.Second,
+		},
 		{Phase{Name: "Redis is back, Admin is not", AdminAway: true}, func() error { return start(Redis) }, nil, 3 * time.Second},
 		{Phase{Name: "both are back"}, func() error { return start(Admin) }, nil, 4 * time.Second},
 	} {

@@ -52,7 +52,7 @@ func (s System) Look(ctx context.Context) (Sample, error) {
 		at.Appended, at.Waiting, delivered = at.Appended+appended, at.Waiting+waiting, delivered+appended-waiting
 	}
 	at.Flying = max(0, delivered-taken)
-	at.At, at.Admin, at.Redis = time.Now(), s.adminAnswers(ctx), s.redisAnswers(ctx)
+	at.At, at.Admin, at.Redis = time.Now(), s.adminAnswers(ctx), RedisAnswers(ctx, s.RedisAddr)
 	return at, nil
 }
 

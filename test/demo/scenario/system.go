@@ -59,13 +59,14 @@ func (s System) adminAnswers(ctx context.Context) bool {
 	return err == nil && answer.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING
 }
 
-// redisAnswers sends a PING; "you may not" is an answer, too.
-func (s System) redisAnswers(ctx context.Context) bool {
-	conn, err := (&net.Dialer{Timeout: probePatience}).DialContext(ctx, "tcp", s.RedisAddr)
+// RedisAnswers sends a PING to host:port; "you may not" is an answer, too. That somebody accepts the connection is none: in
+// front of a container it may be the engine.
+func RedisAnswers(ctx context.Context, addr string) bool {
+	conn, err := (&net.Dialer{Timeout: probePatience}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return false
 	}
-	defer conn.Close() //nolint:errcheck // nothing was written that could be lost
+	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(probePatience)); err != nil {
 		return false
 	}
