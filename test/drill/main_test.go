@@ -17,7 +17,6 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 
-	adminv1 "github.com/counterfoil/counterfoil/proto/counterfoil/admin/v1"
 	appv1 "github.com/counterfoil/counterfoil/proto/counterfoil/app/v1"
 	authv1 "github.com/counterfoil/counterfoil/proto/counterfoil/auth/v1"
 	"github.com/counterfoil/counterfoil/test/harness"
@@ -34,7 +33,6 @@ type drill struct {
 
 	users    authv1.UserServiceClient
 	projects appv1.ProjectServiceClient
-	poison   adminv1.PoisonServiceClient
 }
 
 // start starts a system for the test, and logs in.
@@ -55,7 +53,6 @@ func start(t *testing.T, opts harness.Options) *drill {
 		System: system, ctx: ctx, scale: max(opts.TimeScale, 1),
 		users:    authv1.NewUserServiceClient(conns["auth"]),
 		projects: appv1.NewProjectServiceClient(conns["app"]),
-		poison:   adminv1.NewPoisonServiceClient(conns["admin"]),
 	}
 }
 
