@@ -24,10 +24,7 @@ func TestLogThatCannotBeWritten(t *testing.T) {
 	locked := &writeOutage{name: "locked", drill: start(t, harness.Options{TimeScale: scale})}
 	locked.begin = locked.lockLog
 	readOnly := &writeOutage{name: "read-only", drill: start(t, harness.Options{TimeScale: scale, Clusters: true})}
-	readOnly.begin = func(t *testing.T) func() {
-		readOnly.setReadOnly(t, "on")
-		return func() { readOnly.setReadOnly(t, "off") }
-	}
+	readOnly.begin = readOnly.refuseWrites
 	both := []*writeOutage{locked, readOnly}
 	for _, o := range both {
 		o.before(t)
@@ -133,6 +130,13 @@ func (o *writeOutage) lockLog(t *testing.T) (over func()) {
 			t.Errorf("let go of the log: %v", err)
 		}
 	}
+}
+
+// refuseWrites makes Admin's database read-only until over is called.
+func (o *writeOutage) refuseWrites(t *testing.T) (over func()) {
+	t.Helper()
+	o.setReadOnly(t, "on")
+	return func() { o.setReadOnly(t, "off") }
 }
 
 func (o *writeOutage) setReadOnly(t *testing.T, value string) {

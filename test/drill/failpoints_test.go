@@ -116,6 +116,7 @@ func TestCrashAtEachFailpoint(t *testing.T) {
 
 // crashAt lets the service end at the point under load, looks at what is left, starts it again and waits for the end.
 func (d *drill) crashAt(t *testing.T, c crash, project string) {
+	t.Helper()
 	before := d.count(t)
 	victim := d.Service(c.service, 0)
 	victim.Kill()

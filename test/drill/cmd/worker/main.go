@@ -76,7 +76,9 @@ type handler struct {
 // handle records the events.
 func (h handler) handle(ctx context.Context, tx pgx.Tx, batch []inbox.Event) error {
 	if len(batch) == 1 {
-		fmt.Fprintln(h.out, "alone", batch[0].ID)
+		if _, err := fmt.Fprintln(h.out, "alone", batch[0].ID); err != nil {
+			return err
+		}
 	} else if h.take > 0 {
 		return errors.New("one by one, please")
 	}
