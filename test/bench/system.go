@@ -100,22 +100,37 @@ func (b *bench) superuserURL(database string) string {
 func (b *bench) quiet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	return harness.Poll(ctx, func() error {
-		for owner, sql := range map[string]string{
-			"auth":  "SELECT count(*) FROM audit_outbox WHERE ledger_seq IS NULL OR status IN ('PENDING', 'DEFERRED', 'RETRYABLE_FAILURE')",
-			"app":   "SELECT count(*) FROM audit_outbox WHERE ledger_seq IS NULL OR status IN ('PENDING', 'DEFERRED', 'RETRYABLE_FAILURE')",
-			"admin": "SELECT count(*) FROM consumer_inbox WHERE finished_at IS NULL",
-		} {
-			var open int
-			if err := b.system.DB(owner).QueryRow(ctx, sql).Scan(&open); err != nil {
-				return fmt.Errorf("count what is open: %w", err)
-			}
-			if open > 0 {
-				return fmt.Errorf("%s: %d rows are open", owner, open)
-			}
+	return harness.Poll(ctx, func() error { return b.busy(ctx) })
+}
+
+// busy tells what is still to be done, or nil.
+func (b *bench) busy(ctx context.Context) error {
+	sent := 0
+	for _, owner := range []string{"auth", "app"} {
+		var open, delivered int
+		err := b.system.DB(owner).QueryRow(ctx, `
+			SELECT count(*) FILTER (WHERE ledger_seq IS NULL OR status IN ('PENDING', 'DEFERRED', 'RETRYABLE_FAILURE')),
+			       count(*) FILTER (WHERE status = 'DELIVERED')
+			FROM audit_outbox`).Scan(&open, &delivered)
+		if err != nil {
+			return fmt.Errorf("count outbox of %s: %w", owner, err)
 		}
-		return nil
-	})
+		if open > 0 {
+			return fmt.Errorf("%s: %d events to deliver", owner, open)
+		}
+		sent += delivered
+	}
+	var taken, unfinished int
+	err := b.system.DB("admin").QueryRow(ctx, `
+		SELECT (SELECT count(*) FROM ledger_entries), (SELECT count(*) FROM consumer_inbox WHERE finished_at IS NULL)`).
+		Scan(&taken, &unfinished)
+	if err != nil {
+		return fmt.Errorf("count inbox: %w", err)
+	}
+	if taken < sent || unfinished > 0 {
+		return fmt.Errorf("%d of %d events are taken over, %d inbox rows to handle", taken, sent, unfinished)
+	}
+	return nil
 }
 
 // checkpoint writes everything out, so that the next measurement pays for its own pages only.
