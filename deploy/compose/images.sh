@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Read by up.sh. The published images are used where they are or can be pulled. Where no
-# registry answers, stand-ins are built from Debian's packages and this machine's Go, and
-# POSTGRES_IMAGE, REDIS_IMAGE and GO_IMAGE name them.
+# registry answers, stand-ins are built from Debian's packages and with this machine's Go;
+# POSTGRES_IMAGE, REDIS_IMAGE and SERVICE_DOCKERFILE name them.
 # shellcheck shell=bash
 
 has() { docker image inspect "$1" >/dev/null 2>&1; }
@@ -32,18 +32,12 @@ standin() {
 	docker build -q -t "counterfoil-standin/$1" "$2" >/dev/null
 }
 
-# golang builds a stand-in from the Go that is installed here, and the certificates it trusts.
-golang() {
-	has counterfoil-standin/golang && return
-	debian
-	echo "counterfoil: no registry answers for golang: building a stand-in from $(go env GOVERSION)"
-	local context
-	context=$(mktemp -d)
-	cp standin/golang/Dockerfile "$context"
-	tar -C "$(go env GOROOT)" -cf "$context/go.tar" .
-	cp /etc/ssl/certs/ca-certificates.crt "$context/" 2>/dev/null || : >"$context/ca-certificates.crt"
-	docker build -q -t counterfoil-standin/golang --build-arg GOPROXY="$(go env GOPROXY)" "$context" >/dev/null
-	rm -rf "$context"
+# binaries builds the services with this machine's Go, for images that hold nothing else.
+binaries() {
+	echo "counterfoil: no registry answers for golang: building the binaries with $(go env GOVERSION) of this machine"
+	mkdir -p ../../.dev/standin/state/keys ../../.dev/standin/state/jwks
+	(cd ../.. && CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -ldflags=-s -o .dev/standin/ \
+		./services/auth ./services/app ./services/admin ./cmd/migrate)
 }
 
 if [ -z "${POSTGRES_IMAGE:-}" ] && ! available postgres:17; then
@@ -55,7 +49,7 @@ if [ -z "${REDIS_IMAGE:-}" ] && ! available redis:8; then
 	REDIS_IMAGE=counterfoil-standin/redis
 fi
 if [ -z "${GO_IMAGE:-}" ] && ! available golang:1.26; then
-	golang
-	GO_IMAGE=counterfoil-standin/golang
+	binaries
+	export SERVICE_DOCKERFILE=deploy/compose/standin/Dockerfile
 fi
 export POSTGRES_IMAGE=${POSTGRES_IMAGE:-postgres:17} REDIS_IMAGE=${REDIS_IMAGE:-redis:8} GO_IMAGE=${GO_IMAGE:-golang:1.26}
