@@ -38,15 +38,16 @@ func TestFrozenWorkerDelaysItsEventsByOneLease(t *testing.T) {
 	}
 	d.quiet(t)
 
-	// The first worker stalls with its first batch; the other starts once that one is frozen.
+	// The first worker finds events that wait and stalls with its first batch; the other starts once that one is frozen.
 	first, second := d.Service("admin", 0), d.Service("admin", 1)
 	first.Kill()
 	second.Kill()
-	first.Setenv(failpoint.Env, failpoint.InboxEffectApplied+"=stall:2s@1")
-	if err := first.Start(t.Context()); err != nil {
+	if err := d.importMembers(d.ctx, project, 50); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.importMembers(d.ctx, project, 50); err != nil {
+	d.delivered(t, d.count(t).Events)
+	first.Setenv(failpoint.Env, failpoint.InboxEffectApplied+"=stall:5s@1")
+	if err := first.Launch(); err != nil {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, patience, func() error {
