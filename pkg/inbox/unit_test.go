@@ -132,7 +132,7 @@ func FuzzCheck(f *testing.F) {
 		}
 		c := b.check(Entry{ID: "1-1", Values: values})
 		if c.verdict == isEvent && c.reason == "" {
-			t.Skip("a valid event was found")
+			return // a valid event
 		}
 		if _, bad := c.poison(); !bad && c.verdict != isCheckpoint {
 			t.Fatalf("neither poison nor usable: %+v", c)

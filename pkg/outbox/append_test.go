@@ -247,7 +247,7 @@ func TestAppendBatchReturnsTheCallersError(t *testing.T) {
 		return outbox.AppendBatch(t.Context(), tx, batch, outboxtest.Event())
 	})
 	if !errors.Is(err, refused) || rows(t, db.Service) != 0 {
-		t.Errorf("error %v with %d rows; want the callback's, and none", err, rows(t, db.Service))
+		t.Errorf("AppendBatch = %v with %d rows; want the callback's, and none", err, rows(t, db.Service))
 	}
 }
 

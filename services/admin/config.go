@@ -28,6 +28,9 @@ import (
 	"github.com/counterfoil/counterfoil/services/admin/internal/rpc"
 )
 
+// service is the name that logger, metrics, tracer and application_name derive from.
+const service = "admin"
+
 // settings is the complete list of what can be configured.
 type settings struct {
 	DatabaseURL    config.Secret  `env:"DATABASE_URL,required" doc:"Admin's Postgres database, as the role admin_service."`

@@ -31,6 +31,9 @@ import (
 	"github.com/counterfoil/counterfoil/services/app/internal/rpc"
 )
 
+// service is the name that logger, metrics, tracer and application_name derive from.
+const service = "app"
+
 // settings is the complete list of what can be configured.
 type settings struct {
 	DatabaseURL    config.Secret  `env:"DATABASE_URL,required" doc:"App's Postgres database, as the role app_service."`

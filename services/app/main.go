@@ -22,9 +22,6 @@ import (
 	"github.com/counterfoil/counterfoil/services/app/internal/rpc"
 )
 
-// service is the name that logger, metrics, tracer and application_name derive from.
-const service = "app"
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Getenv, os.Stderr)

@@ -33,6 +33,9 @@ import (
 	"github.com/counterfoil/counterfoil/services/auth/internal/rpc"
 )
 
+// service is the name that logger, metrics, tracer and application_name derive from.
+const service = "auth"
+
 // settings is the complete list of what can be configured.
 type settings struct {
 	DatabaseURL    config.Secret  `env:"DATABASE_URL,required" doc:"Auth's Postgres database, as the role auth_service."`

@@ -1,4 +1,7 @@
 #!/bin/sh
+# Copyright The Counterfoil Authors
+# SPDX-License-Identifier: Apache-2.0
+
 # Makes the cluster at the first start, as the published image does, and then is the server.
 set -eu
 if [ ! -s "$PGDATA/PG_VERSION" ]; then

@@ -148,7 +148,7 @@ func (b *bundle) wantError(err error, code codes.Code, reason string) {
 		}
 	}
 	if len(reasons) != 1 || reasons[0] != reason {
-		b.t.Errorf("error %v has reasons %v, want %s", err, reasons, reason)
+		b.t.Errorf("%v has reasons %v, want %s", err, reasons, reason)
 	}
 }
 

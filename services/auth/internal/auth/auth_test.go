@@ -224,7 +224,7 @@ func line(e *auditv1.AuditEvent) string {
 func requireReason(t *testing.T, err error, kind apperr.Kind, reason string) {
 	t.Helper()
 	if apperr.KindOf(err) != kind || apperr.ReasonOf(err) != reason {
-		t.Errorf("error is %v, want %v (%s)", err, kind, reason)
+		t.Errorf("got %v, want %v (%s)", err, kind, reason)
 	}
 }
 

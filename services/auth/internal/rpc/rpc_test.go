@@ -191,6 +191,6 @@ func (b *bundle) events() []*auditv1.AuditEvent {
 func requireCode(t *testing.T, err error, code codes.Code) {
 	t.Helper()
 	if status.Code(err) != code {
-		t.Errorf("error is %v, want %v", err, code)
+		t.Errorf("got %v, want %v", err, code)
 	}
 }
