@@ -7,4 +7,4 @@ set -euo pipefail
 cd "$(dirname "$0")"
 source ./engine.sh
 compose down --volumes --remove-orphans
-rm -rf secrets
+rm -rf "${SECRETS_DIR:-secrets}"

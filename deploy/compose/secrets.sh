@@ -6,19 +6,20 @@
 # The folder is closed to others; the files in it can be read by the containers' users.
 set -euo pipefail
 cd "$(dirname "$0")"
-mkdir -p secrets
-chmod 700 secrets
+dir=${SECRETS_DIR:-secrets}
+mkdir -p "$dir"
+chmod 700 "$dir"
 
 random() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
 
 # secret NAME VALUE writes a file if it is not there.
 secret() {
-	if [ ! -e "secrets/$1" ]; then
-		(umask 022 && printf '%s\n' "$2" >"secrets/$1")
+	if [ ! -e "$dir/$1" ]; then
+		(umask 022 && printf '%s\n' "$2" >"$dir/$1")
 	fi
 }
 
-value() { cat "secrets/$1"; }
+value() { cat "$dir/$1"; }
 
 secret superuser_password "$(random 16)"
 secret bootstrap_password "$(random 12)"

@@ -32,10 +32,10 @@ for service in auth app admin; do
 done
 
 # Refused with a clear error if there is an operator already, which is as good.
-compose run --rm bootstrap >secrets/bootstrap.log 2>&1 || grep -qi 'already' secrets/bootstrap.log || {
-	cat secrets/bootstrap.log >&2
+if ! bootstrap=$(compose run --rm bootstrap 2>&1) && ! grep -qi already <<<"$bootstrap"; then
+	printf '%s\n' "$bootstrap" >&2
 	exit 1
-}
+fi
 
 cat <<EOF
 
@@ -46,7 +46,7 @@ Counterfoil is up.
 
 Try:
   make demo-compose                 a realistic day, and the audit trail it leaves
-  go run ./cmd/counterfoil login --email ${BOOTSTRAP_EMAIL:-operator@example.com} --password-file deploy/compose/secrets/bootstrap_password
+  go run ./cmd/counterfoil login --email ${BOOTSTRAP_EMAIL:-operator@example.com} --password-file ${SECRETS_DIR:-deploy/compose/secrets}/bootstrap_password
   go run ./cmd/counterfoil audit list
   make down                         stop it and delete its data
 EOF

@@ -184,7 +184,11 @@ func (c *containers) operator() (harness.Credentials, error) {
 }
 
 func (c *containers) secret(name string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(c.folder, "secrets", name))
+	dir := os.Getenv("SECRETS_DIR")
+	if dir == "" {
+		dir = filepath.Join(c.folder, "secrets")
+	}
+	text, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil {
 		return "", fmt.Errorf("read secret: %w; run `make up` first", err)
 	}
