@@ -72,7 +72,7 @@ type Telemetry struct {
 }
 
 // Setup makes the telemetry of one service. It does not wait for a collector, and fails only on a configuration that
-// can never work.
+// can never work. It sets no globals but the logger of go-redis, which has no other: see RouteRedis.
 func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Service == "" {
 		return nil, errors.New("telemetry: no service name")
@@ -85,6 +85,7 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 		Propagator: propagation.TraceContext{},
 		Registry:   prometheus.NewRegistry(),
 	}
+	RouteRedis(t.Logger)
 	res := resource.NewSchemaless(attribute.String("service.name", cfg.Service), attribute.String("service.version", cfg.Version))
 	if err := t.setupMetrics(res); err != nil {
 		return nil, err
