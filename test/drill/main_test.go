@@ -10,6 +10,8 @@ package drill
 
 import (
 	"context"
+	"flag"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -24,6 +26,16 @@ import (
 
 // patience bounds the wait for what a healthy system does at once. It is long, since other tests may share the machine.
 const patience = 90 * time.Second
+
+// TestMain lets more drills run side by side than there are processors: most of their time they wait for leases and
+// backoffs.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // drill is a system to break, and an operator who uses it over gRPC.
 type drill struct {
