@@ -7,11 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	appv1 "github.com/counterfoil/counterfoil/proto/counterfoil/app/v1"
@@ -26,9 +26,8 @@ func rates() []int { return []int{200, 1000} }
 
 // fresh measures right after the migration, when the tables hold next to nothing and Postgres knows nothing of them. The higher rate comes first, since a plan made for an empty table hurts most then.
 func (b *bench) fresh(ctx context.Context, r *results) error {
-	all := rates()
-	for i := len(all) - 1; i >= 0; i-- {
-		l, err := b.latency(ctx, all[i], b.o.seconds)
+	for _, rate := range slices.Backward(rates()) {
+		l, err := b.latency(ctx, rate, b.o.seconds)
 		if err != nil {
 			return err
 		}
@@ -198,15 +197,15 @@ func commitTimes(ctx context.Context, b *bench, owner, sql string, arg any) (map
 	if err != nil {
 		return nil, fmt.Errorf("read commit times of %s: %w", owner, err)
 	}
+	defer rows.Close()
 	found := map[uuid.UUID]time.Time{}
-	var id uuid.UUID
-	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&id, &at}, func() error {
+	for rows.Next() {
+		var id uuid.UUID
+		var at time.Time
+		if err := rows.Scan(&id, &at); err != nil {
+			return nil, fmt.Errorf("read commit times of %s: %w", owner, err)
+		}
 		found[id] = at
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read commit times of %s: %w", owner, err)
 	}
-	return found, nil
+	return found, rows.Err()
 }

@@ -132,22 +132,23 @@ func (r *results) write(path string) error {
 // print shows the tables.
 func (r *results) print(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	defer func() { _ = t.Flush() }() // a terminal that is gone needs no table
-	fmt.Fprintf(t, "\n%s\n", r.Machine)
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format, args...) } // a terminal that is gone needs no table
+	defer func() { _ = t.Flush() }()
+	say("\n%s\n", r.Machine)
 	if d := r.Drain; d != nil {
-		fmt.Fprintf(t, "\ndrain of %d events of %d bytes\t\n", d.Events, d.PayloadBytes)
-		fmt.Fprintf(t, "  to audit_logs\t%.0f events/s\n", d.EventsPerSecond)
-		fmt.Fprintf(t, "  through every consumer\t%.0f events/s\n", d.EveryConsumerPerSecond)
+		say("\ndrain of %d events of %d bytes\t\n", d.Events, d.PayloadBytes)
+		say("  to audit_logs\t%.0f events/s\n", d.EventsPerSecond)
+		say("  through every consumer\t%.0f events/s\n", d.EveryConsumerPerSecond)
 		if d.FloorEventsPerSecond > 0 {
-			fmt.Fprintf(t, "  floor\t%.0f events/s\n  ratio to the floor\t%.2f\n", d.FloorEventsPerSecond, d.RatioToFloor)
+			say("  floor\t%.0f events/s\n  ratio to the floor\t%.2f\n", d.FloorEventsPerSecond, d.RatioToFloor)
 		}
-		fmt.Fprintf(t, "  WAL an event\t%.0f bytes (%.0f without full-page images)\n", d.WALBytesPerEvent, d.WALBytesPerEventNoFPI)
-		fmt.Fprintf(t, "  fsyncs an event\t%.4f\n", d.FsyncsPerEvent)
-		fmt.Fprintf(t, "  CPU an event\t%.0f µs: %s\n", d.CPUMicrosPerEventAll, byName(d.CPUMicrosPerEvent, "%.0f"))
+		say("  WAL an event\t%.0f bytes (%.0f without full-page images)\n", d.WALBytesPerEvent, d.WALBytesPerEventNoFPI)
+		say("  fsyncs an event\t%.4f\n", d.FsyncsPerEvent)
+		say("  CPU an event\t%.0f µs: %s\n", d.CPUMicrosPerEventAll, byName(d.CPUMicrosPerEvent, "%.0f"))
 		if d.FloorCPUMicrosPerEvent > 0 {
-			fmt.Fprintf(t, "  CPU an event of the floor\t%.0f µs\n", d.FloorCPUMicrosPerEvent)
+			say("  CPU an event of the floor\t%.0f µs\n", d.FloorCPUMicrosPerEvent)
 		}
-		fmt.Fprintf(t, "  peak memory\t%s\n", byName(d.PeakMemoryMB, "%.0f MB"))
+		say("  peak memory\t%s\n", byName(d.PeakMemoryMB, "%.0f MB"))
 	}
 	for _, part := range []struct {
 		title string
@@ -156,19 +157,19 @@ func (r *results) print(w io.Writer) {
 		if len(part.rows) == 0 {
 			continue
 		}
-		fmt.Fprintf(t, "\n%s\tp50\tp95\tp99\tmax\tcall p50\tcall p99\n", part.title)
+		say("\n%s\tp50\tp95\tp99\tmax\tcall p50\tcall p99\n", part.title)
 		for _, l := range part.rows {
-			fmt.Fprintf(t, "  %d/s\t%.1f ms\t%.1f ms\t%.1f ms\t%.1f ms\t%.1f ms\t%.1f ms\n", l.Rate, l.P50, l.P95, l.P99, l.Max, l.CallP50, l.CallP99)
+			say("  %d/s\t%.1f ms\t%.1f ms\t%.1f ms\t%.1f ms\t%.1f ms\t%.1f ms\n", l.Rate, l.P50, l.P95, l.P99, l.Max, l.CallP50, l.CallP99)
 		}
 	}
 	if b := r.Business; b != nil {
-		fmt.Fprintf(t, "\nbusiness transaction, %d writers\ttransactions/s\tratio\tp99\n", writers)
-		fmt.Fprintf(t, "  without an event\t%.0f\t1.00\t%.1f ms\n", b.Plain, b.PlainP99)
-		fmt.Fprintf(t, "  AppendBatch\t%.0f\t%.2f\t%.1f ms\n", b.Audited, b.Ratio, b.AuditedP99)
-		fmt.Fprintf(t, "  Append\t%.0f\t%.2f\t\n", b.Append, b.RatioAppend)
+		say("\nbusiness transaction, %d writers\ttransactions/s\tratio\tp99\n", writers)
+		say("  without an event\t%.0f\t1.00\t%.1f ms\n", b.Plain, b.PlainP99)
+		say("  AppendBatch\t%.0f\t%.2f\t%.1f ms\n", b.Audited, b.Ratio, b.AuditedP99)
+		say("  Append\t%.0f\t%.2f\t\n", b.Append, b.RatioAppend)
 	}
 	if r.Idle != nil {
-		fmt.Fprintf(t, "\nidle, of one core\t%s\n", byName(r.Idle, "%.2f %%"))
+		say("\nidle, of one core\t%s\n", byName(r.Idle, "%.2f %%"))
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // statementSettings load the extension that counts statements.
@@ -42,19 +40,19 @@ func (b *bench) printStatements(ctx context.Context, events int) error {
 	if err != nil {
 		return fmt.Errorf("read statements: %w", err)
 	}
-	var (
-		database, query string
-		calls, touched  int64
-		micros, wal     float64
-	)
+	defer rows.Close()
 	b.say("\ndatabase     µs an event   WAL an event      calls       rows   statement")
-	_, err = pgx.ForEachRow(rows, []any{&database, &calls, &touched, &micros, &wal, &query}, func() error {
+	for rows.Next() {
+		var (
+			database, query string
+			calls, touched  int64
+			micros, wal     float64
+		)
+		if err := rows.Scan(&database, &calls, &touched, &micros, &wal, &query); err != nil {
+			return fmt.Errorf("read statements: %w", err)
+		}
 		text := strings.Join(strings.Fields(query), " ")
 		b.say("%-10s %13.2f %14.0f %10d %10d   %.110s", database, micros, wal, calls, touched, text)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read statements: %w", err)
 	}
-	return nil
+	return rows.Err()
 }

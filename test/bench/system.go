@@ -84,7 +84,7 @@ func (b *bench) close() error {
 }
 
 // say prints what is being done.
-func (b *bench) say(format string, args ...any) { fmt.Fprintf(b.w, format+"\n", args...) }
+func (b *bench) say(format string, args ...any) { _, _ = fmt.Fprintf(b.w, format+"\n", args...) }
 
 // superuserURL is a connection string without parameters, for a program that adds its own.
 func (b *bench) superuserURL(database string) string {
