@@ -62,7 +62,7 @@
 //
 // The tables belong to the owner's migrations; [CheckSchema] compares at start.
 // Statements are in sql.go. Every transaction of the package is READ COMMITTED,
-// whatever the default. The pool of Sealer and store should set
-// plan_cache_mode=force_custom_plan: a generic plan that was made while the
-// outbox was empty scans all of it later.
+// whatever the default, and has its statements planned once a connection, by
+// index and not by statistics: a plan that was made while the outbox was empty
+// serves it when it is full.
 package outbox

@@ -68,7 +68,10 @@ func (s *Sealer) Seal(ctx context.Context, claim *ClaimRequest) (page Page, seal
 
 	// Most passes find nothing, and then nobody need lock or flush anything.
 	var any bool
-	if err := conn.QueryRow(ctx, sqlUnsealed, s.markNow()).Scan(&any); err != nil {
+	err = roundTripOn(ctx, conn, func(b *pgx.Batch) {
+		b.Queue(sqlUnsealed, s.markNow()).QueryRow(func(row pgx.Row) error { return row.Scan(&any) })
+	})
+	if err != nil {
 		return Page{}, 0, false, fmt.Errorf("look for unsealed events: %w", err)
 	}
 	if !any {

@@ -1,0 +1,79 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package outbox
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/counterfoil/counterfoil/internal/testdb"
+)
+
+// A connection keeps the plan that it made for an empty outbox without statistics. It must be the one for a full outbox.
+func TestPlansOfAnEmptyOutboxServeAFullOne(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t, testdb.Auth)
+	tx, err := db.Service.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), sqlAsync); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ sql, index string }{
+		"look":              {sqlUnsealed, "audit_outbox_unsealed_idx"},
+		"read":              {sqlReadUnsealed, "audit_outbox_unsealed_idx"},
+		"number":            {sqlNumber, "audit_outbox_pkey"},
+		"lowest number":     {sqlLowestNumber, "audit_outbox_open_idx"},
+		"claim by number":   {sqlClaimNumbered, "audit_outbox_open_idx"},
+		"claim by append":   {sqlClaimUnnumbered, "audit_outbox_unsealed_idx"},
+		"renew":             {sqlRenew, "audit_outbox_pkey"},
+		"release":           {sqlRelease, "audit_outbox_pkey"},
+		"settle":            {sqlSettle, "audit_outbox_pkey"},
+		"make deferred due": {sqlMakeDeferredDue, "audit_outbox_open_idx"},
+	} {
+		plan := genericPlan(t, tx, c.sql)
+		if !strings.Contains(plan, c.index) || strings.Contains(plan, "Seq Scan on audit_outbox") {
+			t.Errorf("%s: the plan is not by %s:\n%s", name, c.index, plan)
+		}
+		if page, _, _ := strings.Cut(plan, "Nested Loop"); strings.HasPrefix(name, "claim") && strings.Contains(page, "Sort") {
+			t.Errorf("%s: the plan sorts what is open before it takes a page:\n%s", name, plan)
+		}
+	}
+}
+
+var parameter = regexp.MustCompile(`\$\d+`)
+
+// genericPlan returns the plan of a prepared statement that does not depend on its parameters.
+func genericPlan(t *testing.T, tx pgx.Tx, sql string) string {
+	t.Helper()
+	different := map[string]bool{}
+	for _, p := range parameter.FindAllString(sql, -1) {
+		different[p] = true
+	}
+	if _, err := tx.Exec(t.Context(), "PREPARE planned AS "+sql); err != nil {
+		t.Fatal(err)
+	}
+	explain := "EXPLAIN EXECUTE planned"
+	if len(different) > 0 {
+		explain += fmt.Sprintf("(%s)", strings.TrimSuffix(strings.Repeat("NULL,", len(different)), ","))
+	}
+	rows, err := tx.Query(t.Context(), explain, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "DEALLOCATE planned"); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
