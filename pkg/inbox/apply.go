@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/counterfoil/counterfoil/internal/failpoint"
@@ -170,11 +171,17 @@ func (w *worker) attempt(ctx context.Context, b batch, rows []claimed) error {
 	// The effects are in: mark and commit are short, and worth finishing when a stop comes now.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer done()
-	tag, err := tx.Exec(ctx, sqlFinish, w.c.o.Name, idsOf(rows), [16]byte(b.token))
-	if err != nil {
+	marked := int64(0)
+	var finish pgx.Batch
+	finish.Queue(w.own)
+	finish.Queue(sqlFinish, w.c.o.Name, idsOf(rows), [16]byte(b.token)).Exec(func(tag pgconn.CommandTag) error {
+		marked = tag.RowsAffected()
+		return nil
+	})
+	if err := tx.SendBatch(ctx, &finish).Close(); err != nil {
 		return w.blame(ctx, ctx, fmt.Errorf("mark: %w", err))
 	}
-	if tag.RowsAffected() != int64(len(rows)) {
+	if marked != int64(len(rows)) {
 		return errLostFence
 	}
 	failpoint.Hit(failpoint.InboxMarked)

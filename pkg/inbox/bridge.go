@@ -26,9 +26,9 @@ import (
 // processes, each with a Source that has a name of its own; takeovers of one owner are serial, so
 // more than one is for availability and not for speed.
 type Bridge struct {
-	o     BridgeOptions
-	begin string
-	log   *throttle
+	o        BridgeOptions
+	settings string // of its transactions
+	log      *throttle
 
 	once       sync.Mutex // guards the fields below: one pass at a time
 	ready      bool       // group and position row are there
@@ -64,7 +64,7 @@ func NewBridge(o BridgeOptions) (*Bridge, error) {
 	}
 	o = o.filled()
 	return &Bridge{
-		o: o, begin: begin(o.LockTimeout, o.IdleTimeout, true) + byIndex, own: true, ownLedgers: map[uuid.UUID]bool{},
+		o: o, settings: settings(o.LockTimeout, o.IdleTimeout, true) + byIndex, own: true, ownLedgers: map[uuid.UUID]bool{},
 		log:   newThrottle(o.Logger.With(slog.String("owner", o.Owner)), o.LogEvery, o.Now),
 		stats: BridgeStats{Takeover: Takeover{Owner: o.Owner, Stream: o.Stream, PoisonReasons: map[string]int64{}}},
 		// An entry may be as large as the contract allows until a page has shown otherwise.
@@ -176,10 +176,7 @@ func (b *Bridge) prepare(ctx context.Context) error {
 	if err := b.o.Source.Prepare(ctx); err != nil {
 		return fmt.Errorf("prepare the source: %w", err)
 	}
-	err := inTx(ctx, b.o.DB, b.begin, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sqlMakePosition, b.o.Owner, b.o.Stream)
-		return err
-	})
+	err := oneTrip(ctx, b.o.DB, b.settings, func(batch *pgx.Batch) { batch.Queue(sqlMakePosition, b.o.Owner, b.o.Stream) })
 	if err != nil {
 		return fmt.Errorf("make the position row: %w", err)
 	}

@@ -38,7 +38,7 @@ func isUnique(err error) bool {
 func (b *Bridge) tryTakeOver(ctx context.Context, entries []Entry, insertInbox string) (Takeover, error) {
 	page := b.checkAll(entries)
 	var t Takeover
-	err := inTx(ctx, b.o.DB, b.begin, func(tx pgx.Tx) error {
+	err := inTx(ctx, b.o.DB, sqlBegin, func(tx pgx.Tx) error {
 		r, err := b.lookUp(ctx, tx, page)
 		if err != nil {
 			return err
@@ -123,6 +123,7 @@ func (b *Bridge) lookUp(ctx context.Context, tx pgx.Tx, page []checked) (record,
 		}
 	}
 	var batch pgx.Batch
+	batch.Queue(b.settings)
 	locked := false
 	batch.Queue(sqlLockPosition, b.o.Owner).QueryRow(func(row pgx.Row) error {
 		var last string

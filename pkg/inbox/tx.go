@@ -21,24 +21,33 @@ import (
 // context has ended already: the work is short and worth finishing.
 const patience = 10 * time.Second
 
-// begin returns the statement that opens each transaction. The isolation is named whatever the
-// role's default is (40001 is nobody's failure here, BC-10); the time-outs make a stopped process
-// free its locks; plans are made for the arrays at hand, since a plan made on an empty table
-// stays a sequential scan.
+const sqlBegin = "begin isolation level read committed"
+
+// begin returns the statements that open a transaction. The isolation is named whatever the role's
+// default is (40001 is nobody's failure here, BC-10).
 func begin(lock, idle time.Duration, synchronous bool) string {
+	return sqlBegin + "; " + settings(lock, idle, synchronous)
+}
+
+// settings returns the statement that sets a transaction's parameters: the time-outs make a stopped
+// process free its locks; plans are made for the arrays at hand, since a plan that was made for an
+// empty table stays a sequential scan.
+func settings(lock, idle time.Duration, synchronous bool) string {
 	commit := "on"
 	if !synchronous {
 		commit = "off"
 	}
-	return fmt.Sprintf(`begin isolation level read committed;
-set local lock_timeout = %d; set local idle_in_transaction_session_timeout = %d;
-set local synchronous_commit = %s; set local plan_cache_mode = force_custom_plan`,
+	return fmt.Sprintf(`select set_config('lock_timeout', '%d', true), set_config('idle_in_transaction_session_timeout', '%d', true),
+set_config('synchronous_commit', '%s', true), set_config('plan_cache_mode', 'force_custom_plan', true)`,
 		millis(lock), millis(idle), commit)
 }
 
 // byIndex is added where only this package's own statements run: pages are small and every look-up in
-// them has its index, but a table that was just made looks as if it were quicker read whole.
-const byIndex = `; set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off`
+// them has its index, but a table that was just made looks as if it were quicker read whole. Plans then
+// depend on nothing that changes, and are made once: for a small page that is most of the work.
+const byIndex = `, set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true),
+set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 
 func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }
 
@@ -56,6 +65,25 @@ func inTx(ctx context.Context, db *pgxpool.Pool, beginSQL string, fn func(tx pgx
 		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
+}
+
+// oneTrip sends queued statements as one transaction in one round trip. What callbacks collected is
+// valid only if the error is nil.
+func oneTrip(ctx context.Context, db *pgxpool.Pool, settings string, queue func(*pgx.Batch)) error {
+	return db.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		var batch pgx.Batch
+		batch.Queue(sqlBegin)
+		batch.Queue(settings)
+		queue(&batch)
+		batch.Queue("commit")
+		err := conn.SendBatch(ctx, &batch).Close()
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+			defer cancel()
+			_, _ = conn.Exec(ctx, "rollback") // the pool looks at the connection's state, not at this error
+		}
+		return err
+	})
 }
 
 // rollback ends tx if it is still open. If even that fails, pgx closes the connection, which rolls back.

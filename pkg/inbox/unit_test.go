@@ -213,12 +213,12 @@ func TestTheLowWaterMarkTrailsTheNewestClaim(t *testing.T) {
 func TestEveryTransactionNamesItsIsolationAndTimeouts(t *testing.T) {
 	t.Parallel()
 	sql := begin(5*time.Second, 20*time.Second, false)
-	for _, want := range []string{"isolation level read committed", "lock_timeout = 5000", "idle_in_transaction_session_timeout = 20000", "synchronous_commit = off"} {
+	for _, want := range []string{"isolation level read committed", "'lock_timeout', '5000'", "'idle_in_transaction_session_timeout', '20000'", "'synchronous_commit', 'off'"} {
 		if !strings.Contains(sql, want) {
 			t.Errorf("%q is not in %q", want, sql)
 		}
 	}
-	if !strings.Contains(begin(time.Nanosecond, time.Second, true), "lock_timeout = 1;") {
+	if !strings.Contains(begin(time.Nanosecond, time.Second, true), "'lock_timeout', '1'") {
 		t.Error("a time-out below a millisecond becomes 0, which means none")
 	}
 }

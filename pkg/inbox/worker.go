@@ -26,8 +26,9 @@ type worker struct {
 	c     *Consumer
 	beat  *heartbeat
 	begin string // for batches: synchronous
-	quick string // for claims, which may be forgotten
-	alone string // for claims of rows that run alone, which must not
+	quick string // settings of claims, which may be forgotten
+	alone string // settings of claims of rows that run alone, which must not
+	own   string // settings of the mark, after the handler's statements
 
 	page  int               // rows to claim: halved by trouble, doubled by success
 	debts []debt            // settles that could not be written yet
@@ -46,8 +47,9 @@ func newWorker(c *Consumer) *worker {
 		c:     c,
 		beat:  newHeartbeat(c),
 		begin: begin(c.o.LockTimeout, c.o.IdleTimeout, true),
-		quick: begin(c.o.LockTimeout, c.o.IdleTimeout, false) + byIndex,
-		alone: begin(c.o.LockTimeout, c.o.IdleTimeout, true) + byIndex,
+		quick: settings(c.o.LockTimeout, c.o.IdleTimeout, false) + byIndex,
+		alone: settings(c.o.LockTimeout, c.o.IdleTimeout, true) + byIndex,
+		own:   settings(c.o.LockTimeout, c.o.IdleTimeout, true) + byIndex,
 		page:  c.o.PageRows,
 		cuts:  map[uuid.UUID]int{},
 	}
@@ -217,27 +219,18 @@ func (l *lowWater) mark(now time.Time) int64 {
 
 // claim takes rows whose attempts so far lie between least and most. A claim whose reply was lost is
 // given back as a whole.
-func (w *worker) claim(ctx context.Context, beginSQL string, mark, top int64, least, most, limit int) (batch, error) {
+func (w *worker) claim(ctx context.Context, settings string, mark, top int64, least, most, limit int) (batch, error) {
 	b := batch{token: uuid.New()}
-	asked := false
-	err := inTx(ctx, w.c.o.DB, beginSQL, func(tx pgx.Tx) error {
-		asked = true
-		rows, err := tx.Query(ctx, sqlClaim, w.c.o.Name, mark, least, most, limit, w.c.o.LeaseOwner, [16]byte(b.token),
-			int64(w.c.o.PageBytes), w.c.o.Lease, top)
-		if err != nil {
-			return fmt.Errorf("claim: %w", err)
-		}
-		b.rows, err = pgx.CollectRows(rows, scanClaimed)
-		if err != nil {
-			return fmt.Errorf("claim: %w", err)
-		}
-		return nil
+	err := oneTrip(ctx, w.c.o.DB, settings, func(claim *pgx.Batch) {
+		claim.Queue(sqlClaim, w.c.o.Name, mark, least, most, limit, w.c.o.LeaseOwner, [16]byte(b.token), int64(w.c.o.PageBytes),
+			w.c.o.Lease, top).Query(func(rows pgx.Rows) (err error) {
+			b.rows, err = pgx.CollectRows(rows, scanClaimed)
+			return err
+		})
 	})
 	if err != nil {
-		if asked {
-			w.debts = append(w.debts, debt{kind: owesToken, token: b.token, mark: mark})
-		}
-		return batch{}, err
+		w.debts = append(w.debts, debt{kind: owesToken, token: b.token, mark: mark})
+		return batch{}, fmt.Errorf("claim: %w", err)
 	}
 	slices.SortFunc(b.rows, func(x, y claimed) int { return int(x.no - y.no) })
 	return b, nil
