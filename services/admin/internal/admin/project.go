@@ -19,6 +19,9 @@ import (
 // AuditLogConsumer is the consumer that writes the audit log. It takes every event of every owner.
 const AuditLogConsumer = "audit-log"
 
+// copyRows is how many rows make a COPY worth its extra round trips.
+const copyRows = 32
+
 // Project records a batch in the audit log, byte for byte. It is the handler of AuditLogConsumer: an event that is
 // recorded already is left as it is, so running it again changes nothing (U40).
 func Project(ctx context.Context, tx pgx.Tx, batch []inbox.Event) error {
@@ -26,6 +29,11 @@ func Project(ctx context.Context, tx pgx.Tx, batch []inbox.Event) error {
 	for i, e := range batch {
 		rows[i] = logRow(e.ID, e.Audit, e.Payload)
 		rows[i].LedgerID, rows[i].LedgerSeq = e.LedgerID, e.LedgerSeq
+	}
+	if len(rows) >= copyRows {
+		if all, err := store.CopyAuditLogs(ctx, tx, rows); all || err != nil {
+			return err
+		}
 	}
 	db := store.New(tx)
 	inserted, err := db.InsertAuditLogs(ctx, rows)

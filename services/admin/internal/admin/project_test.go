@@ -98,12 +98,74 @@ func TestProjectRefusesOtherBytesForGood(t *testing.T) {
 	}
 }
 
+// A large batch is copied in. It must record the same columns as a small one, and one event that is recorded already must
+// not keep the others out.
+func TestProjectOfALargeBatchRecordsTheSame(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var batch []inbox.Event
+	for range copyRows {
+		batch = append(batch, newEvent(t), newEvent(t, func(e *auditv1.AuditEvent) { e.Resource.Version = 0 }))
+	}
+	b.project(t, batch...)
+	const columns = "SELECT (to_jsonb(l) - 'record_time')::text FROM audit_logs l ORDER BY event_id"
+	copied := b.texts(t, columns)
+	if len(copied) != len(batch) {
+		t.Fatalf("%d events are recorded, want %d", len(copied), len(batch))
+	}
+	b.project(t, append(batch, newEvent(t))...)
+	if n := b.count(t, "SELECT count(*) FROM audit_logs"); n != int64(len(batch)+1) {
+		t.Errorf("%d events are recorded, want %d: what is recorded kept out what is new", n, len(batch)+1)
+	}
+
+	one := setup(t)
+	for _, e := range batch {
+		one.project(t, e)
+	}
+	if !slices.Equal(copied, one.texts(t, columns)) {
+		t.Error("the columns of a copied event differ from those of an inserted one")
+	}
+
+	forged := slices.Clone(batch)
+	forged[9].Payload = append(slices.Clone(forged[9].Payload), 0x98, 0x7d, 0x01)
+	err := pgdb.InTx(t.Context(), b.Service, func(tx pgx.Tx) error { return Project(t.Context(), tx, forged) })
+	if err == nil || !strings.Contains(err.Error(), "audit_log.other_bytes") {
+		t.Errorf("got %v for other bytes, want a permanent error", err)
+	}
+}
+
+func (b bundle) texts(t *testing.T, sql string) []string {
+	t.Helper()
+	rows, err := b.Super.Query(t.Context(), sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
 // Two workers that hold the same events in other orders wait for each other and do not deadlock. Both are made to meet
 // at an event that a third one holds: with rows written in the order of the batch, each would then want what the other has.
 func TestProjectOfTheSameBatchByTwoWorkers(t *testing.T) {
 	t.Parallel()
+	for name, size := range map[string]int{"inserted": 3, "copied": copyRows} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			projectInTwoOrders(t, size)
+		})
+	}
+}
+
+func projectInTwoOrders(t *testing.T, size int) {
+	t.Helper()
 	b := setup(t)
-	batch := []inbox.Event{newEvent(t), newEvent(t), newEvent(t)}
+	batch := make([]inbox.Event, size)
+	for i := range batch {
+		batch[i] = newEvent(t)
+	}
 	slices.SortFunc(batch, func(a, b inbox.Event) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	reversed := slices.Clone(batch)
 	slices.Reverse(reversed)
