@@ -4,8 +4,10 @@
 package e2e
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/counterfoil/counterfoil/test/harness"
 )
@@ -16,14 +18,26 @@ func damage(t *testing.T, d *drill) (id string, payload []byte) {
 	t.Helper()
 	d.system.Redis.Kill()
 	id, payload = d.projectEvent(t)
-	// Until it is given back, the dispatcher holds the true bytes in its memory.
-	await(t, d, "app", true, "SELECT status = 'DEFERRED' AND claim_token IS NULL FROM audit_outbox WHERE event_id = $1", id)
-	d.exec(t, "app", `UPDATE audit_outbox SET payload = '\xffffffff' WHERE event_id = $1`, id)
+	breakBytes(t, d, id)
 	if err := d.system.Redis.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, d, "app", "FAILED", "SELECT status FROM audit_outbox WHERE event_id = $1", id)
 	return id, payload
+}
+
+// breakBytes damages a deferred event at a moment when no dispatcher has claimed it: one that has holds the true bytes in
+// its memory, and sends those once the broker is back.
+func breakBytes(t *testing.T, d *drill, id string) {
+	t.Helper()
+	harness.Eventually(t, 30*time.Second, func() error {
+		tag, err := d.system.DB("app").Exec(t.Context(), `UPDATE audit_outbox SET payload = '\xffffffff'
+			WHERE event_id = $1 AND status = 'DEFERRED' AND claim_token IS NULL`, id)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = errors.New("a dispatcher holds the event")
+		}
+		return err
+	})
 }
 
 // (BC-31) A stored event that cannot be read any more is given up with a reason and stops nothing else. Once its bytes are
@@ -97,7 +111,7 @@ func TestOperatorTracesAnEventThatIsMissing(t *testing.T) {
 	await(t, d, "app", true, "SELECT status = 'DEFERRED' AND claim_token IS NULL FROM audit_outbox WHERE event_id = $1", id)
 	trace(id, 5, "waiting in the outbox of app", "broker.")
 	// Then its bytes are damaged: it is given up, and the advice is what helps.
-	d.exec(t, "app", `UPDATE audit_outbox SET payload = '\xffffffff' WHERE event_id = $1`, id)
+	breakBytes(t, d, id)
 	if err := d.system.Redis.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
