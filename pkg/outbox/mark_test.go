@@ -34,6 +34,12 @@ func TestSealMark(t *testing.T) {
 	if m.safe != 70 {
 		t.Errorf("the mark is %d, want 70", m.safe)
 	}
+	m.pass(110, 110, 80, true)
+	m.pass(109, 109, 0, true) // noted late: it cannot be what the pass after 80 is measured by
+	m.pass(109, 109, 0, true)
+	if m.safe != 70 {
+		t.Errorf("the mark is %d, want 70: a pass noted late moved it", m.safe)
+	}
 }
 
 func TestLowWater(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Pages and leases of §8 of the design.
+// The defaults of a page, and of the wait between two looks.
 const (
 	defaultRows  = 500
 	defaultBytes = 8 << 20

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/counterfoil/counterfoil/internal/failpoint"
+	"github.com/counterfoil/counterfoil/pkg/audit"
 )
 
 // SealerOptions configures a Sealer. The zero value works.
@@ -22,6 +24,11 @@ type SealerOptions struct {
 	Rows int
 	// Bytes bounds the payloads of a pass; a first event over it is sealed alone. Default 8 MiB.
 	Bytes int64
+	// FullScan is how often a pass looks from the start instead of from its mark, and so
+	// finds what a failover or a restored copy numbered anew below it. Default 1 min.
+	FullScan time.Duration
+	// Now is this process's clock, for FullScan alone. Default time.Now.
+	Now func() time.Time
 }
 
 // Sealer gives committed events the next numbers of the owner's ledger: dense,
@@ -37,6 +44,7 @@ type Sealer struct {
 
 	mu   sync.Mutex
 	mark sealMark
+	full time.Time // when the mark was last forgotten
 }
 
 // NewSealer returns a Sealer for the ledger in db. It does no I/O.
@@ -44,11 +52,15 @@ func NewSealer(db *pgxpool.Pool, o SealerOptions) (*Sealer, error) {
 	if db == nil {
 		return nil, errors.New("outbox: a Sealer needs a database")
 	}
-	if o.Rows < 0 || o.Bytes < 0 {
-		return nil, errors.New("outbox: SealerOptions: Rows and Bytes must not be negative")
+	if o.Rows < 0 || o.Bytes < 0 || o.FullScan < 0 {
+		return nil, errors.New("outbox: SealerOptions: Rows, Bytes and FullScan must not be negative")
 	}
 	o.Rows = defaulted(o.Rows, defaultRows)
 	o.Bytes = defaulted(o.Bytes, defaultBytes)
+	o.FullScan = defaulted(o.FullScan, time.Minute)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	return &Sealer{db: db, o: o}, nil
 }
 
@@ -116,7 +128,8 @@ func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimReque
 	if _, err := conn.Exec(ctx, sqlCommit); err != nil {
 		return nil, false, fmt.Errorf("commit: %w", err)
 	}
-	more := len(msgs) == rows || l.bytes > bytes/2
+	// The next event, of at most audit.MaxPayload bytes, may not have fitted any more.
+	more := len(msgs) == rows || len(msgs) > 0 && l.bytes+audit.MaxPayload > bytes
 	last := int64(0)
 	for i := range msgs {
 		last = msgs[i].AppendNo
@@ -213,12 +226,18 @@ type sealMark struct {
 	safe      int64
 	candidate int64 // 0: none
 	bound     int64 // 0: not known before the next pass
+	newest    int64 // transaction id of the newest pass noted
 }
 
 // pass takes note of a committed pass. xmin is the oldest transaction that could
 // still commit below, last the last append_no of the page (0: it was empty), and
-// complete is true if the page held everything that was committed.
+// complete is true if the page held everything that was committed. A pass that is
+// noted after a later one says too little: writers may be newer than it.
 func (m *sealMark) pass(xid, xmin, last int64, complete bool) {
+	if xid < m.newest {
+		return
+	}
+	m.newest = xid
 	if m.candidate != 0 && m.bound == 0 {
 		m.bound = xid
 	}
@@ -231,9 +250,14 @@ func (m *sealMark) pass(xid, xmin, last int64, complete bool) {
 	}
 }
 
+// markNow returns the mark, and forgets it now and then: the numbers that it speaks
+// of can begin again lower, on a standby that was promoted without the newest of them.
 func (s *Sealer) markNow() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if now := s.o.Now(); now.Sub(s.full) >= s.o.FullScan {
+		s.mark, s.full = sealMark{}, now
+	}
 	return s.mark.safe
 }
 

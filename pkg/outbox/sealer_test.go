@@ -1,0 +1,71 @@
+// Copyright The Counterfoil Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package outbox_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/counterfoil/counterfoil/pkg/outbox"
+	"github.com/counterfoil/counterfoil/pkg/outbox/outboxtest"
+)
+
+// A page that its bytes cut short is never taken for all there was, however small the budget:
+// else the next pass waits for a poll, and the mark moves past what the page left.
+func TestPageCutByBytesIsNotTheLast(t *testing.T) {
+	t.Parallel()
+	p := newPath(t)
+	const budget = 1024
+	s, err := outbox.NewSealer(p.db.Service, outbox.SealerOptions{Bytes: budget})
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := outboxtest.Event()
+	half := strings.Repeat("x", budget/2)
+	large.Metadata = map[string]string{"first": half, "second": half}
+	appendAll(t, p.db.Service, outboxtest.Event(), large)
+	for i, want := range []struct {
+		sealed int
+		more   bool
+	}{{1, true}, {1, true}, {0, false}} {
+		if _, n, more, err := s.Seal(t.Context(), nil); n != want.sealed || more != want.more || err != nil {
+			t.Errorf("pass %d: %d sealed, more %v, %v; want %+v", i, n, more, err, want)
+		}
+	}
+}
+
+// A standby that is promoted without the newest events draws their numbers again, below the mark of a
+// sealer that outlived the change.
+func TestNumbersDrawnAgainAreSealed(t *testing.T) {
+	t.Parallel()
+	p := newPath(t)
+	now := time.Now()
+	s, err := outbox.NewSealer(p.db.Service, outbox.SealerOptions{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seal := func() int {
+		_, n, _, err := s.Seal(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for range 10 { // enough for the mark to follow
+		appendAll(t, p.db.Service, outboxtest.Event())
+		seal()
+	}
+	if _, err := p.db.Super.Exec(t.Context(), "ALTER TABLE audit_outbox ALTER append_no RESTART WITH 1"); err != nil {
+		t.Fatal(err)
+	}
+	appendAll(t, p.db.Service, outboxtest.Event())
+	if seal() != 0 {
+		t.Fatal("the mark did not follow: this test tells nothing")
+	}
+	now = now.Add(time.Minute)
+	if n := seal(); n != 1 {
+		t.Errorf("%d events sealed by the pass from the start, want 1", n)
+	}
+}
