@@ -152,7 +152,7 @@ func (b *Bridge) pass(ctx context.Context, block time.Duration) (n int, err erro
 		}
 		b.own = false
 	}
-	got, _, err := b.page(ctx, New, block)
+	got, _, err := b.page(ctx, New, Limit{Count: b.count, Block: block})
 	if n += got; err != nil {
 		return n, err
 	}
@@ -190,11 +190,12 @@ func (b *Bridge) prepare(ctx context.Context) error {
 	return nil
 }
 
-// drain takes pages of one kind until there are no more.
+// drain takes pages of one kind until there are no more. A round of own entries begins with the first
+// of them, since the round before may have ended at a page that failed.
 func (b *Bridge) drain(ctx context.Context, kind Kind) (int, error) {
 	n := 0
-	for {
-		got, done, err := b.page(ctx, kind, 0)
+	for first := true; ; first = false {
+		got, done, err := b.page(ctx, kind, Limit{Count: b.count, First: first})
 		n += got
 		if err != nil || done {
 			return n, err
@@ -203,8 +204,8 @@ func (b *Bridge) drain(ctx context.Context, kind Kind) (int, error) {
 }
 
 // page reads one page, takes it over, and only then acknowledges it.
-func (b *Bridge) page(ctx context.Context, kind Kind, block time.Duration) (n int, done bool, err error) {
-	p, err := b.o.Source.Read(ctx, kind, Limit{Count: b.count, Block: block})
+func (b *Bridge) page(ctx context.Context, kind Kind, limit Limit) (n int, done bool, err error) {
+	p, err := b.o.Source.Read(ctx, kind, limit)
 	if err != nil {
 		return 0, false, fmt.Errorf("read: %w", err)
 	}

@@ -22,7 +22,7 @@ const (
 	// They become this consumer's. Successive reads go on where the last one ended; Page.Done ends a sweep.
 	Idle Kind = iota
 	// Own asks for entries that this consumer was given before and has not acknowledged, from the
-	// first. Page.Done says that there are none.
+	// first. Successive reads go on where the last one ended. Page.Done says that there are none.
 	Own
 	// New asks for entries that no consumer was given yet.
 	New
@@ -34,6 +34,8 @@ type Limit struct {
 	Count int
 	// Block is how long a read of New may wait for a first entry; 0 means not at all.
 	Block time.Duration
+	// First makes a read of Own begin with the first entry again, also if the round before it did not end.
+	First bool
 }
 
 // Entry is one entry as the broker holds it.

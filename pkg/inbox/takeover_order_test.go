@@ -86,6 +86,26 @@ func TestAFailedTakeoverAcknowledgesNothing(t *testing.T) {
 	b.want("rows", b.count(`SELECT count(*) FROM consumer_inbox`), 10)
 }
 
+// Trouble that lasts leaves no page behind: each retry begins with the oldest own entries, and takes no
+// new ones out of the stream meanwhile.
+func TestLastingTroubleLeavesNoPageBehind(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.add(5)
+	b.exec(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''disk'' USING ERRCODE = ''53100''; END'`)
+	b.exec(`CREATE TRIGGER fail BEFORE INSERT ON consumer_inbox FOR EACH STATEMENT EXECUTE FUNCTION fail()`)
+	bridge := b.bridge("a", func(o *inbox.BridgeOptions) { o.ReclaimEvery = time.Hour })
+	for range 4 {
+		if _, err := bridge.Once(t.Context()); err == nil {
+			t.Fatal("the failure is not reported")
+		}
+		b.add(1)
+	}
+	b.want("entries given out meanwhile", len(b.stream.Pending()), 5)
+	b.exec(`DROP TRIGGER fail ON consumer_inbox`)
+	b.want("taken afterwards", b.take(bridge), 9)
+}
+
 // An acknowledgement that was lost brings the entry again; it is recognised and acknowledged (U35, BC-61).
 func TestALostAcknowledgementIsRepeated(t *testing.T) {
 	t.Parallel()

@@ -160,8 +160,11 @@ func (r *Source) read(ctx context.Context, kind inbox.Kind, limit inbox.Limit) (
 	}
 	var p inbox.Page
 	from := &r.after
-	if kind == inbox.Idle {
+	switch {
+	case kind == inbox.Idle:
 		from = &r.sweep
+	case limit.First:
+		r.after = 0
 	}
 	for i := range r.s.pending {
 		e := &r.s.pending[i]

@@ -35,6 +35,7 @@ func RunSourceSuite(t *testing.T, open func(t testing.TB) Harness) {
 		"the group starts at the beginning":              startsAtTheBeginning,
 		"an entry is new once":                           newOnce,
 		"own entries come again until acknowledged":      ownAgain,
+		"a round of own entries can begin again":         ownFromTheFirst,
 		"another's entries are not own":                  notAnothers,
 		"idle entries change hands, all in one sweep":    idleSweep,
 		"entries that are not idle stay where they are":  notIdle,
@@ -149,6 +150,16 @@ func ownAgain(t *testing.T, h Harness) {
 	ack(t, again, []string{"1-1"}) // unknown
 	got, _ = sweep(t, again, inbox.Own, 3)
 	equal(t, "own entries after an acknowledgement", got, want[5:])
+}
+
+func ownFromTheFirst(t *testing.T, h Harness) {
+	t.Helper()
+	want := h.Add(t, values(5)...)
+	s := prepared(t, h, "a")
+	read(t, s, inbox.New, inbox.Limit{Count: 5})
+	equal(t, "the first page", ids(read(t, s, inbox.Own, inbox.Limit{Count: 3, First: true})), want[:3])
+	equal(t, "the next", ids(read(t, s, inbox.Own, inbox.Limit{Count: 3})), want[3:])
+	equal(t, "begun again", ids(read(t, s, inbox.Own, inbox.Limit{Count: 3, First: true})), want[:3])
 }
 
 func notAnothers(t *testing.T, h Harness) {

@@ -159,6 +159,9 @@ func (s *Source) readIdle(ctx context.Context, limit inbox.Limit) (inbox.Page, e
 
 // readOwn goes on with this reader's own pending entries (BC-51). A round that ended begins anew.
 func (s *Source) readOwn(ctx context.Context, limit inbox.Limit) (inbox.Page, error) {
+	if limit.First {
+		s.after = "0-0"
+	}
 	messages, err := s.readGroup(ctx, s.commands, s.after, limit.Count, -1)
 	if err != nil {
 		return inbox.Page{}, err
