@@ -52,7 +52,7 @@ type Options struct {
 	ServiceEnv map[string]map[string]string
 	// Postgres are server settings on top of the defaults, which leave fsync on.
 	Postgres map[string]string
-	// Redis are server settings on top of the design's: appendonly, appendfsync always, noeviction.
+	// Redis are server settings on top of those of the deployment: appendonly, appendfsync always, noeviction.
 	Redis map[string]string
 	// BuildTags are passed to go build, such as "failpoints".
 	BuildTags string

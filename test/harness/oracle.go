@@ -15,7 +15,7 @@ import (
 
 // Violation is one thing that must not be, found in a quiet system.
 type Violation struct {
-	// Invariant is I1 to I5 of the design: I1 a row version and its event, I2 a record that nobody appended, I3 an event
+	// Invariant is one of I1 to I5: I1 a row version and its event, I2 a record that nobody appended, I3 an event
 	// that is nowhere, I4 a record that is not what was appended, I5 a number missing, given twice or out of order.
 	Invariant string
 	// Owner is whose event or row it is.
