@@ -332,16 +332,21 @@ func (b *Bridge) note(t Takeover, size int) {
 	}
 }
 
+// tidy tidies if it is time. What keeps it from that is no trouble of the takeover, which goes on.
 func (b *Bridge) tidy(ctx context.Context) error {
 	now := b.o.Now()
 	if now.Before(b.tidyAt) {
 		return nil
 	}
-	done, err := b.o.Source.Tidy(ctx)
-	if err != nil {
-		return fmt.Errorf("tidy: %w", err)
-	}
 	b.tidyAt = now.Add(b.o.TidyEvery)
+	done, err := b.o.Source.Tidy(ctx)
+	switch {
+	case errors.Is(err, ErrNoGroup):
+		return fmt.Errorf("tidy: %w", err)
+	case err != nil:
+		b.log.say(ctx, slog.LevelWarn, "the stream was not tidied", slog.String("error", err.Error()))
+		return nil
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stats.Trimmed += done.Trimmed

@@ -106,6 +106,27 @@ func TestLastingTroubleLeavesNoPageBehind(t *testing.T) {
 	b.want("taken afterwards", b.take(bridge), 9)
 }
 
+// untidy is a source whose stream cannot be tidied.
+type untidy struct{ inbox.Source }
+
+func (untidy) Tidy(context.Context) (inbox.Tidied, error) { return inbox.Tidied{}, errBoom }
+
+// A stream that cannot be tidied, for lack of a right, holds up no takeover.
+func TestAStreamThatCannotBeTidiedIsTakenOver(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	bridge := b.bridge("a", func(o *inbox.BridgeOptions) {
+		o.Source, o.TidyEvery = untidy{b.stream.Source("a", time.Minute)}, time.Nanosecond
+	})
+	for range 3 {
+		b.add(2)
+		n, err := bridge.Once(t.Context())
+		if n != 2 || err != nil {
+			t.Fatalf("%d taken over, %v; want 2", n, err)
+		}
+	}
+}
+
 // An acknowledgement that was lost brings the entry again; it is recognised and acknowledged (U35, BC-61).
 func TestALostAcknowledgementIsRepeated(t *testing.T) {
 	t.Parallel()
