@@ -52,18 +52,11 @@ func (h Housekeeper) Once(ctx context.Context) error {
 	if h.Now != nil {
 		now = h.Now
 	}
-	err := untilDone(func() (int64, error) { return idempotency.Prune(ctx, h.DB, idempotency.Keep, housekeepingBatch) })
-	if err != nil {
+	if err := (idempotency.Pruner{DB: h.DB, Logger: h.Logger}).Once(ctx); err != nil {
 		return err
 	}
-	return untilDone(func() (int64, error) {
-		return store.PruneRefreshTokens(ctx, h.DB, now().Add(-tokenGrace), housekeepingBatch)
-	})
-}
-
-func untilDone(prune func() (int64, error)) error {
 	for {
-		n, err := prune()
+		n, err := store.PruneRefreshTokens(ctx, h.DB, now().Add(-tokenGrace), housekeepingBatch)
 		if err != nil || n < housekeepingBatch {
 			return err
 		}
