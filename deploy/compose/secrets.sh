@@ -23,11 +23,11 @@ value() { cat "$dir/$1"; }
 
 secret superuser_password "$(random 16)"
 secret bootstrap_password "$(random 12)"
-secret page_token_key "$(random 32)"
 for owner in auth app admin; do
 	secret "${owner}_owner_password" "$(random 16)"
 	secret "${owner}_service_password" "$(random 16)"
 	secret "${owner}_redis_password" "$(random 16)"
+	secret "${owner}_page_token_key" "$(random 32)"
 	secret "${owner}_superuser_url" "postgres://postgres:$(value superuser_password)@${owner}-db:5432/postgres?sslmode=disable"
 	secret "${owner}_database_url" "postgres://${owner}_service:$(value ${owner}_service_password)@${owner}-db:5432/${owner}?sslmode=disable"
 	secret "${owner}_redis_url" "redis://${owner}:$(value ${owner}_redis_password)@redis:6379/0"

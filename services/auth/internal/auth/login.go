@@ -118,7 +118,7 @@ func (s *Service) checkLogin(ctx context.Context, email, password string) (c che
 		id = c.known.UserID.String()
 	}
 	if !networkAllowed(ctx, c.policy) {
-		s.record(ctx, loginDeniedHere(s.origin(ctx), id))
+		s.recordCheap(ctx, loginDeniedHere(s.origin(ctx), id))
 		return c, networkNotAllowed()
 	}
 	var stale bool

@@ -33,7 +33,7 @@ func (s *Service) Refresh(ctx context.Context, token string) (Tokens, error) {
 		return Tokens{}, err
 	}
 	if !found {
-		s.record(ctx, refused(s.origin(ctx), TryRefresh, "", auditv1.Outcome_OUTCOME_DENIED, "UNKNOWN_REFRESH_TOKEN"))
+		s.recordCheap(ctx, refused(s.origin(ctx), TryRefresh, "", auditv1.Outcome_OUTCOME_DENIED, "UNKNOWN_REFRESH_TOKEN"))
 		return Tokens{}, invalidRefreshToken()
 	}
 

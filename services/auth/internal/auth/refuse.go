@@ -71,13 +71,23 @@ func (s *Service) record(ctx context.Context, events ...*auditv1.AuditEvent) {
 	s.wake()
 }
 
-// RecordRefusal records a call that the authenticator did not let in. Anybody can make calls without a token, so those
-// are recorded up to 50 a second; what is beyond is logged.
-func (s *Service) RecordRefusal(ctx context.Context, tried Attempt, r authn.Refusal) {
-	if !r.Known && !s.anonymous.Allow() {
+// recordCheap is record for a refusal that costs a stranger nothing to bring about: no token came with the call, and no
+// password was hashed. Those are recorded up to 50 a second; what is beyond is logged.
+func (s *Service) recordCheap(ctx context.Context, e *auditv1.AuditEvent) {
+	if !s.anonymous.Allow() {
 		s.log.WarnContext(ctx, "refusal not recorded: too many from callers without a token",
-			slog.String("method", r.Method), slog.String("reason", r.Reason))
+			slog.String("event_type", e.GetEventType()), slog.String("reason", e.GetReason()))
 		return
 	}
-	s.record(ctx, refused(s.origin(ctx), tried, "", auditv1.Outcome_OUTCOME_DENIED, r.Reason))
+	s.record(ctx, e)
+}
+
+// RecordRefusal records a call that the authenticator did not let in.
+func (s *Service) RecordRefusal(ctx context.Context, tried Attempt, r authn.Refusal) {
+	e := refused(s.origin(ctx), tried, "", auditv1.Outcome_OUTCOME_DENIED, r.Reason)
+	if r.Known {
+		s.record(ctx, e)
+		return
+	}
+	s.recordCheap(ctx, e)
 }
