@@ -46,7 +46,7 @@ Counterfoil is up.
 
 Try:
   make demo-compose                 a realistic day, and the audit trail it leaves
-  go run ./cmd/counterfoil login --email ${BOOTSTRAP_EMAIL:-operator@example.com} --password-file ${SECRETS_DIR:-deploy/compose/secrets}/bootstrap_password
+  go run ./cmd/counterfoil login ${BOOTSTRAP_EMAIL:-operator@example.com} --password-file ${SECRETS_DIR:-deploy/compose/secrets}/bootstrap_password
   go run ./cmd/counterfoil audit list
   make down                         stop it and delete its data
 EOF
