@@ -120,12 +120,11 @@ func operationOf(method string) auditv1.Operation {
 		prefix    string
 		operation auditv1.Operation
 	}{
+		{"Get", auditv1.Operation_OPERATION_READ},
+		{"List", auditv1.Operation_OPERATION_READ},
 		{"Create", auditv1.Operation_OPERATION_CREATE},
 		{"Add", auditv1.Operation_OPERATION_CREATE},
 		{"Import", auditv1.Operation_OPERATION_CREATE},
-		{"Update", auditv1.Operation_OPERATION_UPDATE},
-		{"Archive", auditv1.Operation_OPERATION_UPDATE},
-		{"Restore", auditv1.Operation_OPERATION_UPDATE},
 		{"Delete", auditv1.Operation_OPERATION_DELETE},
 		{"Remove", auditv1.Operation_OPERATION_DELETE},
 		{"Requeue", auditv1.Operation_OPERATION_OPERATE},
@@ -134,5 +133,5 @@ func operationOf(method string) auditv1.Operation {
 			return verb.operation
 		}
 	}
-	return auditv1.Operation_OPERATION_READ
+	return auditv1.Operation_OPERATION_UPDATE // whatever else there is, or will be, changes something
 }
