@@ -58,13 +58,15 @@ func Append(ctx context.Context, tx pgx.Tx, events ...*auditv1.AuditEvent) error
 		return err
 	}
 	if len(inserts) == 1 {
-		if _, err := tx.Exec(ctx, sqlAppend, inserts[0].args(traceFrom(ctx))...); err != nil {
+		sql, args := inserts[0].statement(traceFrom(ctx))
+		if _, err := tx.Exec(ctx, sql, args...); err != nil {
 			return fmt.Errorf("append to outbox: %w", err)
 		}
 	} else if len(inserts) > 1 {
 		batch := &pgx.Batch{}
 		for _, ins := range inserts {
-			batch.Queue(sqlAppend, ins.args(traceFrom(ctx))...)
+			sql, args := ins.statement(traceFrom(ctx))
+			batch.Queue(sql, args...)
 		}
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return fmt.Errorf("append to outbox: %w", err)
@@ -91,7 +93,8 @@ func AppendBatch(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, events ...*au
 		return err
 	}
 	for _, ins := range inserts {
-		batch.Queue(sqlAppend, ins.args(traceFrom(ctx))...)
+		sql, args := ins.statement(traceFrom(ctx))
+		batch.Queue(sql, args...)
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err
@@ -115,8 +118,14 @@ type insert struct {
 	size          int
 }
 
-func (i *insert) args(trace traceContext) []any {
-	return []any{
+func (i *insert) statement(trace traceContext) (sql string, args []any) {
+	if len(i.ids) == 1 {
+		return sqlAppendOne, []any{
+			[16]byte(i.ids[0]), i.occurred[0], i.versions[0], i.schemas[0], i.types[0], i.operations[0], i.resourceTypes[0],
+			i.resourceIDs[0], i.payloads[0], trace.parent, trace.state,
+		}
+	}
+	return sqlAppend, []any{
 		i.ids, i.occurred, i.versions, i.schemas, i.types, i.operations, i.resourceTypes, i.resourceIDs, i.payloads,
 		trace.parent, trace.state,
 	}

@@ -86,6 +86,10 @@ func TestAppendLivesAndDiesWithTheTransaction(t *testing.T) {
 			e := outboxtest.Event()
 			return outbox.Append(ctx, tx, e, e)
 		}, 0},
+		"an event in two calls drops the transaction": {func(ctx context.Context, tx pgx.Tx) error {
+			e := outboxtest.Event()
+			return errors.Join(outbox.Append(ctx, tx, e), outbox.Append(ctx, tx, e))
+		}, 0},
 	} {
 		before := rows(t, db.Service)
 		err := tryTx(t.Context(), db.Service, func(tx pgx.Tx) error { return c.do(t.Context(), tx) })

@@ -37,6 +37,12 @@ FROM unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::integer[], $5::text
      AS e (event_id, occur_time, resource_version, schema_version, event_type, operation,
            resource_type, resource_id, payload)`
 
+// sqlAppendOne is sqlAppend for one event: it costs the server half as much, and most transactions have one.
+const sqlAppendOne = `
+INSERT INTO audit_outbox (event_id, occur_time, resource_version, schema_version, event_type, operation,
+                          resource_type, resource_id, payload, traceparent, tracestate)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+
 // Sealing: one look, and if there is anything, a transaction of three statements.
 const (
 	sqlUnsealed = `SELECT EXISTS (SELECT FROM audit_outbox WHERE ledger_seq IS NULL AND append_no > $1)`
