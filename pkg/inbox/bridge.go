@@ -272,8 +272,6 @@ func (b *Bridge) commitAndAck(ctx context.Context, entries []Entry, deleted []st
 		if t, err = b.takeOver(ctx, entries); err != nil {
 			return t, err
 		}
-		failpoint.Hit(failpoint.InboxTakenOver)
-		b.wake(t)
 	}
 	t.Deleted = int64(len(deleted))
 	ids := make([]string, 0, len(entries)+len(deleted))
@@ -290,13 +288,11 @@ func (b *Bridge) commitAndAck(ctx context.Context, entries []Entry, deleted []st
 	return t, nil
 }
 
-// wake tells consumers of this process that there are rows for them.
-func (b *Bridge) wake(t Takeover) {
-	if t.Received == 0 {
-		return
-	}
+// wake tells the consumers of this process that have rows of this page.
+func (b *Bridge) wake(page []checked) {
+	events := usable(page)
 	for _, s := range b.o.Catalog.Subscriptions {
-		if s.Wake != nil {
+		if s.Wake != nil && len(wanted(s, b.o.Owner, events)) > 0 {
 			s.Wake()
 		}
 	}

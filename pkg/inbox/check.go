@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
@@ -161,6 +162,7 @@ type record struct {
 	byNumber map[numbered]held
 	byEvent  map[uuid.UUID]held
 	foreign  map[uuid.UUID]bool // ledgers of another owner
+	at       time.Time          // when that was read, by the database's clock
 }
 
 // decide fixes the verdict of every authentic event of the page, in stream order.

@@ -36,6 +36,8 @@ WHERE ledger_id = $1 AND ledger_seq = ANY ($2::bigint[])`
 	sqlLedgerOwner = `
 SELECT owner FROM ledger_entries WHERE ledger_id = $1 ORDER BY ledger_seq LIMIT 1`
 
+	sqlNow = `SELECT clock_timestamp()`
+
 	// sqlInsertLedger and sqlInsertEvents write what the look-up did not find. Only a takeover of another
 	// owner can have written one of these ids since: 23505 then, and the page is taken again.
 	sqlInsertLedger = `

@@ -11,11 +11,13 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/counterfoil/counterfoil/internal/failpoint"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
 )
 
@@ -52,7 +54,7 @@ func (b *Bridge) tryTakeOver(ctx context.Context, entries []Entry, insertInbox s
 				}
 			}
 		}
-		return b.store(ctx, tx, page, t, insertInbox)
+		return b.store(ctx, tx, page, t, r.at, insertInbox)
 	})
 	if err != nil {
 		return t, err
@@ -62,6 +64,8 @@ func (b *Bridge) tryTakeOver(ctx context.Context, entries []Entry, insertInbox s
 			b.ownLedgers[page[i].env.LedgerID] = true // it has a number of this owner, and always will
 		}
 	}
+	failpoint.Hit(failpoint.InboxTakenOver)
+	b.wake(page)
 	return t, nil
 }
 
@@ -151,6 +155,7 @@ func (b *Bridge) lookUp(ctx context.Context, tx pgx.Tx, page []checked) (record,
 			return err
 		})
 	}
+	batch.Queue(sqlNow).QueryRow(func(row pgx.Row) error { return row.Scan(&r.at) })
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return r, fmt.Errorf("lock position and look up: %w", err)
 	}
@@ -211,24 +216,16 @@ func (r record) scan(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// store writes a decided page, rows in the order of event ids.
-func (b *Bridge) store(ctx context.Context, tx pgx.Tx, page []checked, t Takeover, insertInbox string) error {
+// store writes a decided page, rows in the order of event ids. Many rows are copied in, unless an
+// insert into the inbox must pass over those that are there.
+func (b *Bridge) store(ctx context.Context, tx pgx.Tx, page []checked, t Takeover, at time.Time, insertInbox string) error {
 	slices.SortStableFunc(page, func(x, y checked) int { return bytes.Compare(x.env.EventID[:], y.env.EventID[:]) })
+	entries, events := taken(page), usable(page)
 	var batch pgx.Batch
-	entries := newEntryColumns(page)
-	if len(entries.events) > 0 {
-		batch.Queue(sqlInsertLedger, entries.ledgers, entries.seqs, entries.events, entries.leaves, b.o.Owner)
-	}
-	events := usable(page)
-	if len(events) < copyFrom {
-		queueEvents(&batch, b.o.Owner, events)
-	} else if err := copyEvents(ctx, tx, b.o.Owner, events); err != nil {
+	if len(entries) < copyFrom || insertInbox != sqlInsertInboxNew {
+		b.queueInserts(&batch, entries, events, insertInbox)
+	} else if err := b.copyIn(ctx, tx, entries, events, at); err != nil {
 		return fmt.Errorf("take over: %w", err)
-	}
-	for _, s := range b.o.Catalog.Subscriptions {
-		if ids := wanted(s, b.o.Owner, events); len(ids) > 0 {
-			batch.Queue(insertInbox, ids, s.Consumer)
-		}
 	}
 	for _, p := range collectPoison(page) {
 		queuePoison(&batch, b.o, p)
@@ -240,22 +237,15 @@ func (b *Bridge) store(ctx context.Context, tx pgx.Tx, page []checked, t Takeove
 	return nil
 }
 
-// entryColumns are the columns of new ledger entries.
-type entryColumns struct {
-	ledgers, events [][16]byte
-	seqs            []int64
-	leaves          [][]byte
-}
-
-func newEntryColumns(page []checked) entryColumns {
-	var e entryColumns
+// taken returns what gets a ledger entry.
+func taken(page []checked) []*checked {
+	var out []*checked
 	for i := range page {
 		if c := &page[i]; c.verdict == isEvent || c.verdict == isRenumbered {
-			e.ledgers, e.seqs = append(e.ledgers, c.env.LedgerID), append(e.seqs, c.env.LedgerSeq)
-			e.events, e.leaves = append(e.events, c.env.EventID), append(e.leaves, c.leaf[:])
+			out = append(out, c)
 		}
 	}
-	return e
+	return out
 }
 
 // usable returns the new events that consumers get.
@@ -279,6 +269,23 @@ func wanted(s Subscription, owner string, events []*checked) [][16]byte {
 	return ids
 }
 
+// queueInserts queues the rows of a page, a statement for each table and consumer.
+func (b *Bridge) queueInserts(batch *pgx.Batch, entries, events []*checked, insertInbox string) {
+	if n := len(entries); n > 0 {
+		ledgers, seqs, ids, leaves := make([][16]byte, n), make([]int64, n), make([][16]byte, n), make([][]byte, n)
+		for i, c := range entries {
+			ledgers[i], seqs[i], ids[i], leaves[i] = c.env.LedgerID, c.env.LedgerSeq, c.env.EventID, c.leaf[:]
+		}
+		batch.Queue(sqlInsertLedger, ledgers, seqs, ids, leaves, b.o.Owner)
+	}
+	queueEvents(batch, b.o.Owner, events)
+	for _, s := range b.o.Catalog.Subscriptions {
+		if ids := wanted(s, b.o.Owner, events); len(ids) > 0 {
+			batch.Queue(insertInbox, ids, s.Consumer)
+		}
+	}
+}
+
 // queueEvents queues the insert of the events' content.
 func queueEvents(batch *pgx.Batch, owner string, events []*checked) {
 	n := len(events)
@@ -297,20 +304,45 @@ func queueEvents(batch *pgx.Batch, owner string, events []*checked) {
 	batch.Queue(sqlInsertEvents, ids, ledgers, seqs, versions, types, entries, parents, states, owner, payloads)
 }
 
-// copyFrom is how many events make a COPY pay, which needs two round trips more and half the server's work.
-const copyFrom = 32
+// copyFrom is how many rows make COPY pay, which needs more round trips and half the server's work.
+const copyFrom = 64
 
-// copyEvents is queueEvents for many.
-func copyEvents(ctx context.Context, tx pgx.Tx, owner string, events []*checked) error {
-	_, err := tx.CopyFrom(ctx, pgx.Identifier{"inbox_events"}, []string{
-		"event_id", "ledger_id", "ledger_seq", "schema_version", "owner", "event_type", "entry_id", "traceparent", "tracestate", "payload",
-	}, pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
+// copyIn is queueInserts for many rows. Times are given, since COPY writes row by row where a default is
+// a clock.
+func (b *Bridge) copyIn(ctx context.Context, tx pgx.Tx, entries, events []*checked, at time.Time) error {
+	err := copyRows(ctx, tx, "ledger_entries", []string{"ledger_id", "ledger_seq", "event_id", "leaf_hash", "owner"},
+		len(entries), func(i int) []any {
+			e := &entries[i].env
+			return []any{[16]byte(e.LedgerID), e.LedgerSeq, [16]byte(e.EventID), entries[i].leaf[:], b.o.Owner}
+		})
+	if err != nil || len(events) == 0 {
+		return err
+	}
+	err = copyRows(ctx, tx, "inbox_events", []string{
+		"event_id", "ledger_id", "ledger_seq", "received_at", "schema_version", "owner", "event_type", "entry_id", "traceparent",
+		"tracestate", "payload",
+	}, len(events), func(i int) []any {
 		e := &events[i].env
 		return []any{
-			[16]byte(e.EventID), [16]byte(e.LedgerID), e.LedgerSeq, e.SchemaVersion, owner, e.EventType, events[i].entryID, e.Traceparent,
-			e.Tracestate, e.Payload,
-		}, nil
-	}))
+			[16]byte(e.EventID), [16]byte(e.LedgerID), e.LedgerSeq, at, e.SchemaVersion, b.o.Owner, e.EventType, events[i].entryID,
+			e.Traceparent, e.Tracestate, e.Payload,
+		}
+	})
+	if err != nil {
+		return err
+	}
+	var rows [][]any
+	for _, s := range b.o.Catalog.Subscriptions {
+		for _, id := range wanted(s, b.o.Owner, events) {
+			rows = append(rows, []any{id, s.Consumer, at, at})
+		}
+	}
+	return copyRows(ctx, tx, "consumer_inbox", []string{"event_id", "consumer", "received_at", "next_retry_at"},
+		len(rows), func(i int) []any { return rows[i] })
+}
+
+func copyRows(ctx context.Context, tx pgx.Tx, table string, columns []string, n int, row func(int) []any) error {
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromSlice(n, func(i int) ([]any, error) { return row(i), nil }))
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/counterfoil/counterfoil/pkg/audit"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
@@ -258,11 +259,14 @@ func TestOuterAInnerBNeverTouchesB(t *testing.T) {
 func TestEachSubscribedConsumerGetsItsOwnRow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	woken := make(chan string, 2)
+	woken := map[string]int{}
 	bridge := b.bridge("a", func(o *inbox.BridgeOptions) {
 		o.Catalog.Subscriptions = []inbox.Subscription{
-			{Consumer: "log", Wake: func() { woken <- "log" }},
-			{Consumer: "deletions", Wants: func(_, eventType string) bool { return eventType == "auth.user.deleted.v1" }},
+			{Consumer: "log", Wake: func() { woken["log"]++ }},
+			{
+				Consumer: "deletions", Wake: func() { woken["deletions"]++ },
+				Wants: func(_, eventType string) bool { return eventType == "auth.user.deleted.v1" },
+			},
 		}
 	})
 	b.stream.Add(inboxtest.Values(b.seal()), inboxtest.Values(b.seal(func(e *auditv1.AuditEvent) {
@@ -272,9 +276,53 @@ func TestEachSubscribedConsumerGetsItsOwnRow(t *testing.T) {
 	b.want("rows of log", b.count(`SELECT count(*) FROM consumer_inbox WHERE consumer = 'log'`), 2)
 	b.want("rows of deletions", b.count(`SELECT count(*) FROM consumer_inbox WHERE consumer = 'deletions'`), 1)
 	b.want("events", b.count(`SELECT count(*) FROM inbox_events`), 2)
-	if got := <-woken; got != "log" {
-		t.Errorf("woke %s", got)
+	b.add(1)
+	b.take(bridge)
+	if woken["log"] != 2 || woken["deletions"] != 1 {
+		t.Errorf("woken for two pages, one of them with a deletion: %v", woken)
 	}
+}
+
+// A large page is copied in, a small one inserted: the rows are the same, but for their times.
+func TestALargePageIsTakenOverLikeASmallOne(t *testing.T) {
+	t.Parallel()
+	large, small := setup(t), setup(t)
+	for range 200 {
+		entry := inboxtest.Values(large.seal())
+		large.stream.Add(entry)
+		small.stream.Add(entry)
+	}
+	small.keys = large.keys
+	large.take(large.bridge("a"))
+	small.take(small.bridge("a", func(o *inbox.BridgeOptions) { o.PageRows = 10 }))
+	if pages := large.texts(`SELECT count(DISTINCT xmin::text)::text FROM inbox_events`); pages[0] > "5" {
+		t.Fatalf("200 events made %s pages: none was large", pages[0])
+	}
+	for _, sql := range []string{
+		`SELECT to_jsonb(e)::text FROM ledger_entries e ORDER BY ledger_seq`,
+		`SELECT (to_jsonb(e) - 'received_at')::text FROM inbox_events e ORDER BY event_id`,
+		`SELECT (to_jsonb(c) - 'received_at' - 'next_retry_at' - 'inbox_no')::text FROM consumer_inbox c ORDER BY event_id, consumer`,
+	} {
+		if got, want := large.texts(sql), small.texts(sql); len(got) < 200 || !slices.Equal(got, want) {
+			t.Errorf("%s: %d rows that differ from the %d that were inserted", sql, len(got), len(want))
+		}
+	}
+	large.want("rows that are due", large.count(`SELECT count(*) FROM consumer_inbox
+		WHERE next_retry_at <= clock_timestamp() AND received_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp()`), 400)
+}
+
+// texts returns a column of texts.
+func (b *bundle) texts(sql string) []string {
+	b.t.Helper()
+	rows, err := b.db.Super.Query(b.t.Context(), sql)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return found
 }
 
 // A new row is PENDING, due, with no attempt (U42), and only four states exist.
