@@ -94,11 +94,16 @@ func (s Store) InsertAuditLogs(ctx context.Context, rows []AuditLog) (int64, err
 func CopyAuditLogs(ctx context.Context, tx pgx.Tx, rows []AuditLog) (bool, error) {
 	sorted := slices.SortedFunc(slices.Values(rows), func(a, b AuditLog) int { return bytes.Compare(a.EventID[:], b.EventID[:]) })
 	err := pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
+		// Given, and not left to the column's default: COPY writes row by row where a default is a clock.
+		var now time.Time
+		if err := savepoint.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now); err != nil {
+			return err
+		}
 		_, err := savepoint.CopyFrom(ctx, pgx.Identifier{"audit_logs"}, []string{
-			"event_id", "ledger_id", "ledger_seq", "occur_time", "resource_version", "schema_version", "owner", "event_type", "action",
-			"operation", "outcome", "reason", "actor_type", "actor_id", "resource_type", "resource_id", "correlation_id", "trace_id",
+			"event_id", "ledger_id", "ledger_seq", "occur_time", "record_time", "resource_version", "schema_version", "owner", "event_type",
+			"action", "operation", "outcome", "reason", "actor_type", "actor_id", "resource_type", "resource_id", "correlation_id", "trace_id",
 			"payload",
-		}, pgx.CopyFromSlice(len(sorted), func(i int) ([]any, error) { return copyRow(&sorted[i]), nil }))
+		}, pgx.CopyFromSlice(len(sorted), func(i int) ([]any, error) { return copyRow(&sorted[i], now), nil }))
 		return err
 	})
 	if pgdb.Code(err) == uniqueViolation {
@@ -114,14 +119,14 @@ func CopyAuditLogs(ctx context.Context, tx pgx.Tx, rows []AuditLog) (bool, error
 const uniqueViolation = "23505"
 
 // copyRow is a row as COPY takes it.
-func copyRow(r *AuditLog) []any {
+func copyRow(r *AuditLog, now time.Time) []any {
 	var version any
 	if r.ResourceVersion != 0 {
 		version = r.ResourceVersion
 	}
 	return []any{
-		[16]byte(r.EventID), [16]byte(r.LedgerID), r.LedgerSeq, r.OccurTime, version, r.SchemaVersion, r.Owner, r.EventType, r.Action,
-		r.Operation, r.Outcome, r.Reason, r.ActorType, r.ActorID, r.ResourceType, r.ResourceID, r.CorrelationID, r.TraceID, r.Payload,
+		[16]byte(r.EventID), [16]byte(r.LedgerID), r.LedgerSeq, r.OccurTime, now, version, r.SchemaVersion, r.Owner, r.EventType,
+		r.Action, r.Operation, r.Outcome, r.Reason, r.ActorType, r.ActorID, r.ResourceType, r.ResourceID, r.CorrelationID, r.TraceID, r.Payload,
 	}
 }
 
