@@ -151,7 +151,8 @@ CREATE TRIGGER audit_lifecycle_append_only BEFORE UPDATE OR DELETE OR TRUNCATE O
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 CREATE TRIGGER audit_outbox_no_truncate BEFORE TRUNCATE ON audit_outbox
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
-CREATE TRIGGER audit_outbox_number_once BEFORE UPDATE OF ledger_id, ledger_seq ON audit_outbox
+-- AFTER: a trigger before the update would lock each row first, and log that.
+CREATE TRIGGER audit_outbox_number_once AFTER UPDATE OF ledger_id, ledger_seq ON audit_outbox
     FOR EACH ROW WHEN (OLD.ledger_seq IS NOT NULL
         AND (OLD.ledger_id, OLD.ledger_seq) IS DISTINCT FROM (NEW.ledger_id, NEW.ledger_seq))
     EXECUTE FUNCTION refuse_renumbering();

@@ -367,7 +367,7 @@ CREATE TRIGGER audit_lifecycle_append_only BEFORE DELETE OR UPDATE OR TRUNCATE O
 
 CREATE TRIGGER audit_outbox_no_truncate BEFORE TRUNCATE ON public.audit_outbox FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
-CREATE TRIGGER audit_outbox_number_once BEFORE UPDATE OF ledger_id, ledger_seq ON public.audit_outbox FOR EACH ROW WHEN (((old.ledger_seq IS NOT NULL) AND ((old.ledger_id IS DISTINCT FROM new.ledger_id) OR (old.ledger_seq IS DISTINCT FROM new.ledger_seq)))) EXECUTE FUNCTION public.refuse_renumbering();
+CREATE TRIGGER audit_outbox_number_once AFTER UPDATE OF ledger_id, ledger_seq ON public.audit_outbox FOR EACH ROW WHEN (((old.ledger_seq IS NOT NULL) AND ((old.ledger_id IS DISTINCT FROM new.ledger_id) OR (old.ledger_seq IS DISTINCT FROM new.ledger_seq)))) EXECUTE FUNCTION public.refuse_renumbering();
 
 ALTER TABLE ONLY public.credentials
     ADD CONSTRAINT credentials_user_fkey FOREIGN KEY (user_id) REFERENCES public.users(id) ON DELETE CASCADE;
