@@ -131,7 +131,8 @@ func TestResultsHaveTheFormThatOthersRead(t *testing.T) {
 		Latency: []latencyResult{{Rate: 200, P50: 1, P95: 2, P99: 3, Max: 4}},
 		Business: newBusinessResult(
 			map[string][]float64{"plain": {100}, "batch": {95}, "append": {72}},
-			map[string][]time.Duration{"plain": {time.Millisecond}, "batch": {2 * time.Millisecond}}),
+			map[string][]time.Duration{"plain": {time.Millisecond}, "batch": {2 * time.Millisecond}},
+			map[string][]float64{"plain": {10}, "batch": {12}}),
 	}
 	if err := r.write(path); err != nil {
 		t.Fatal(err)
@@ -142,7 +143,7 @@ func TestResultsHaveTheFormThatOthersRead(t *testing.T) {
 	}
 	var got struct {
 		Drain    map[string]any
-		Latency  []map[string]float64
+		Latency  []map[string]any
 		Business map[string]any
 	}
 	if err := json.Unmarshal(text, &got); err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -48,23 +49,31 @@ func (b *bench) business(ctx context.Context, r *results) error {
 	}{
 		{"plain", plain}, {"append", withAppend}, {"batch", withAppendBatch},
 	}
-	perKind, times := map[string][]float64{}, map[string][]time.Duration{}
+	perKind, times, cpu := map[string][]float64{}, map[string][]time.Duration{}, map[string][]float64{}
 	for i := range 2*b.o.rounds + 1 {
 		for _, kind := range kinds {
+			before := b.businessCPU()
 			took, err := b.turn(ctx, kind.do)
 			if err != nil {
 				return fmt.Errorf("%s: %w", kind.name, err)
 			}
+			used := b.businessCPU() - before
 			if i == 0 {
 				continue // connections, plans and the table's first pages
 			}
 			perKind[kind.name] = append(perKind[kind.name], perSecond(len(took), turn))
 			times[kind.name] = append(times[kind.name], took...)
+			cpu[kind.name] = append(cpu[kind.name], float64(used.Microseconds())/float64(len(took)))
 		}
 	}
-	r.Business = newBusinessResult(perKind, times)
+	r.Business = newBusinessResult(perKind, times, cpu)
 	b.say("business: %s", r.Business)
 	return b.system.Service("app", 0).Start(ctx)
+}
+
+// businessCPU is what this process, which stands for the service, and Postgres have used.
+func (b *bench) businessCPU() time.Duration {
+	return cpuTime(os.Getpid()) + cpuTime(b.system.Postgres("app").PID())
 }
 
 // turn runs one kind of transaction at all writers and returns how long each took.

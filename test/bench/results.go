@@ -71,14 +71,17 @@ func newDrainResult(events int, mine []drained, floors []floorRun) *drainResult 
 // latencyResult is the time from commit to recorded at one rate, and how the calls themselves fared.
 type latencyResult struct {
 	Rate    int     `json:"rate"`
+	Load    string  `json:"load"` // append or grpc: see main.go
 	P50     float64 `json:"p50_ms"`
 	P95     float64 `json:"p95_ms"`
 	P99     float64 `json:"p99_ms"`
 	Max     float64 `json:"max_ms"`
 	Events  int     `json:"events"`
-	CallP50 float64 `json:"call_p50_ms"` // of UpdateProject, from when it was to leave
+	CallP50 float64 `json:"call_p50_ms"` // of the business transaction or call, from when it was to begin
 	CallP99 float64 `json:"call_p99_ms"`
 	LateP99 float64 `json:"generator_late_p99_ms"` // a load that does not leave in time is no open loop
+	// CPU is the time of each process for an event, the call and its client ("bench") included.
+	CPU map[string]float64 `json:"cpu_us_per_event"`
 }
 
 func (l *latencyResult) fill(times []time.Duration) {
@@ -87,8 +90,8 @@ func (l *latencyResult) fill(times []time.Duration) {
 }
 
 func (l latencyResult) String() string {
-	return fmt.Sprintf("%d/s: p50 %.1f, p95 %.1f, p99 %.1f, max %.1f ms over %d events (calls p50 %.1f, p99 %.1f ms; left late p99 %.1f ms)",
-		l.Rate, l.P50, l.P95, l.P99, l.Max, l.Events, l.CallP50, l.CallP99, l.LateP99)
+	return fmt.Sprintf("%d/s: p50 %.1f, p95 %.1f, p99 %.1f, max %.1f ms over %d events (calls p50 %.1f, p99 %.1f ms; left late p99 %.1f ms); CPU µs an event: %s",
+		l.Rate, l.P50, l.P95, l.P99, l.Max, l.Events, l.CallP50, l.CallP99, l.LateP99, byName(l.CPU, "%.0f"))
 }
 
 // businessResult compares transactions at 16 writers. Ratios are medians over turns that follow each other.
@@ -101,11 +104,18 @@ type businessResult struct {
 	PlainP99     float64 `json:"plain_p99_ms"`
 	AuditedP99   float64 `json:"audited_p99_ms"`
 	AuditedP99By string  `json:"audited_by"`
+	// CPUMicros is the service's and Postgres' time for a transaction, by kind.
+	CPUMicros map[string]float64 `json:"cpu_us_per_transaction"`
 }
 
-func newBusinessResult(perKind map[string][]float64, times map[string][]time.Duration) *businessResult {
+func newBusinessResult(perKind map[string][]float64, times map[string][]time.Duration, cpu map[string][]float64) *businessResult {
+	medians := map[string]float64{}
+	for kind, all := range cpu {
+		medians[kind] = median(all)
+	}
 	return &businessResult{
-		Plain: median(perKind["plain"]), Audited: median(perKind["batch"]), Append: median(perKind["append"]),
+		CPUMicros: medians,
+		Plain:     median(perKind["plain"]), Audited: median(perKind["batch"]), Append: median(perKind["append"]),
 		Ratio: medianRatio(perKind["batch"], perKind["plain"]), RatioAppend: medianRatio(perKind["append"], perKind["plain"]),
 		PlainP99: milliseconds(percentile(times["plain"], 99)), AuditedP99: milliseconds(percentile(times["batch"], 99)),
 		AuditedP99By: "AppendBatch",
@@ -113,8 +123,8 @@ func newBusinessResult(perKind map[string][]float64, times map[string][]time.Dur
 }
 
 func (r *businessResult) String() string {
-	return fmt.Sprintf("plain %.0f/s, AppendBatch %.0f/s (%.2f), Append %.0f/s (%.2f); p99 plain %.1f ms, AppendBatch %.1f ms",
-		r.Plain, r.Audited, r.Ratio, r.Append, r.RatioAppend, r.PlainP99, r.AuditedP99)
+	return fmt.Sprintf("plain %.0f/s, AppendBatch %.0f/s (%.2f), Append %.0f/s (%.2f); p99 plain %.1f ms, AppendBatch %.1f ms; CPU µs: %s",
+		r.Plain, r.Audited, r.Ratio, r.Append, r.RatioAppend, r.PlainP99, r.AuditedP99, byName(r.CPUMicros, "%.0f"))
 }
 
 // write writes bench.json.
@@ -167,6 +177,7 @@ func (r *results) print(w io.Writer) {
 		say("  without an event\t%.0f\t1.00\t%.1f ms\n", b.Plain, b.PlainP99)
 		say("  AppendBatch\t%.0f\t%.2f\t%.1f ms\n", b.Audited, b.Ratio, b.AuditedP99)
 		say("  Append\t%.0f\t%.2f\t\n", b.Append, b.RatioAppend)
+		say("  CPU a transaction, µs\t%s\n", byName(b.CPUMicros, "%.0f"))
 	}
 	if r.Idle != nil {
 		say("\nidle, of one core\t%s\n", byName(r.Idle, "%.2f %%"))
@@ -195,6 +206,9 @@ func cpuPerEvent(all []drained, events int) map[string]float64 {
 	byName := map[string][]float64{}
 	for _, d := range all {
 		for name, seconds := range d.cpu {
+			if name == "bench" {
+				continue // it waits
+			}
 			byName[name] = append(byName[name], seconds*1e6/float64(events))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,18 +30,21 @@ type bench struct {
 	system *harness.System
 	pools  map[string]*pgxpool.Pool // by owner, with the rights of its service
 	floor  *floor                   // nil: no comparison
+	macKey string                   // that drainOwner signs with
 }
 
 // open starts everything.
 func open(ctx context.Context, o options, w io.Writer) (*bench, error) {
-	b := &bench{o: o, w: w, pools: map[string]*pgxpool.Pool{}}
+	b := &bench{o: o, w: w, pools: map[string]*pgxpool.Pool{}, macKey: "bench:" + strings.Repeat("5eed", 16)}
 	// When a transaction committed, to the microsecond, and whoever asks: see latency.go.
 	settings := map[string]string{"track_commit_timestamp": "on"}
 	if o.statements {
 		maps.Copy(settings, statementSettings())
 	}
 	var err error
-	b.system, err = harness.Start(ctx, harness.Options{Postgres: settings, Log: b.say})
+	b.system, err = harness.Start(ctx, harness.Options{Postgres: settings, Log: b.say, ServiceEnv: map[string]map[string]string{
+		drainOwner: {"MAC_KEYS": b.macKey}, "admin": {"MAC_KEYS_AUTH": b.macKey},
+	}})
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -48,7 +49,7 @@ type processes struct {
 
 func (b *bench) watchProcesses() *processes {
 	p := &processes{cpu: map[string]time.Duration{}, pids: map[string]int{
-		"postgres": b.system.Postgres("admin").PID(), "redis": b.system.Redis.PID(),
+		"postgres": b.system.Postgres("admin").PID(), "redis": b.system.Redis.PID(), "bench": os.Getpid(),
 	}}
 	for _, name := range harness.Services() {
 		p.pids[name] = b.system.Service(name, 0).PID()
@@ -66,12 +67,12 @@ func (p *processes) begin() {
 }
 
 // stop returns the CPU seconds of each process since the watch began and the peak memory of each service in MB. That of
-// the servers would say nothing: Postgres shares most of it, and it is not ours.
+// the servers would say nothing: Postgres shares most of it, and it is not ours. This process is the load.
 func (p *processes) stop() (cpu, memory map[string]float64) {
 	cpu, memory = map[string]float64{}, map[string]float64{}
 	for name, pid := range p.pids {
 		cpu[name] = (cpuTime(pid) - p.cpu[name]).Seconds()
-		if name != "postgres" && name != "redis" {
+		if slices.Contains(harness.Services(), name) {
 			memory[name] = peakMemory(pid)
 		}
 	}
@@ -96,9 +97,16 @@ func peakMemory(pid int) float64 {
 // clockTick is the unit of /proc/PID/stat: USER_HZ is 100 wherever Go runs on Linux.
 const clockTick = 10 * time.Millisecond
 
-// cpuTime returns what a process and its children have used, user and system, those included that have ended.
+// cpuTime returns what a process and its children have used, user and system, those included that have ended. Of this
+// process, which is the parent of all that it watches, it is its own alone.
 func cpuTime(pid int) time.Duration {
 	ticks := int64(0)
+	if pid == os.Getpid() {
+		if fields := statFields(pid); len(fields) > 12 {
+			ticks = number(fields[11]) + number(fields[12])
+		}
+		return time.Duration(ticks) * clockTick
+	}
 	for other := range allProcesses() {
 		fields := statFields(other)
 		if len(fields) < 15 {
@@ -159,6 +167,7 @@ func (b *bench) idle(ctx context.Context, r *results) error {
 	for name, used := range cpu {
 		r.Idle[name] = 100 * used / span.Seconds()
 	}
+	delete(r.Idle, "bench")
 	b.say("idle: %s of a core", byName(r.Idle, "%.2f %%"))
 	return ctx.Err()
 }
