@@ -30,6 +30,7 @@ CREATE TABLE security_alerts (
     CONSTRAINT security_alerts_first_event_key UNIQUE (rule, first_event_id),
     CONSTRAINT security_alerts_severity_check CHECK (severity IN ('LOW', 'MEDIUM', 'HIGH'))
 );
+CREATE INDEX security_alerts_subject_idx ON security_alerts (rule, subject, last_occur_time);
 CREATE INDEX security_alerts_raise_idx ON security_alerts (raise_time DESC, id);
 COMMENT ON TABLE security_alerts IS 'Written by the security-alerts consumer, once for each (rule, first triggering event).';
 

@@ -294,6 +294,8 @@ CREATE INDEX ledger_entries_event_idx ON public.ledger_entries USING btree (even
 
 CREATE INDEX security_alerts_raise_idx ON public.security_alerts USING btree (raise_time DESC, id);
 
+CREATE INDEX security_alerts_subject_idx ON public.security_alerts USING btree (rule, subject, last_occur_time);
+
 CREATE INDEX security_observations_subject_idx ON public.security_observations USING btree (rule, subject, occur_time);
 
 CREATE TRIGGER audit_logs_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_logs FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();

@@ -18,8 +18,8 @@ import (
 const population = 4000
 
 // dayAtAuth makes event n of a working day at Auth: of 1000, 600 log-ins, 199 refreshed sessions, 120 ended ones, 50
-// changed users, 30 failed log-ins over all users, and one privileged role granted. Security rules look at all of them and
-// concern the last two kinds. An event has about 400 bytes, as the floor's.
+// changed users, 30 failed log-ins over all users, and one privileged role granted. The last two kinds concern the security
+// rules, whose consumer subscribes to them. An event has about 400 bytes, as the floor's.
 func dayAtAuth(n int) *auditv1.AuditEvent {
 	user := person(n * 7919 % population)
 	session := uuid.NewString()

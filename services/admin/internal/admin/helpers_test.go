@@ -124,6 +124,12 @@ func named(action string, op auditv1.Operation) func(*auditv1.AuditEvent) {
 	return func(e *auditv1.AuditEvent) { e.Action, e.EventType, e.Operation = action, action+".v1", op }
 }
 
+// granted makes it an event that both consumers get.
+func granted(e *auditv1.AuditEvent) {
+	named("auth.role.granted", auditv1.Operation_OPERATION_CREATE)(e)
+	e.Resource.Type = "role_grant"
+}
+
 // at sets the time of the event and gives it an id of that time.
 func at(moment time.Time) func(*auditv1.AuditEvent) {
 	return func(e *auditv1.AuditEvent) {

@@ -150,7 +150,7 @@ func TestRequeueOfDeadEntries(t *testing.T) {
 func TestReplayChangesNothingInTheLog(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	e := newEvent(t)
+	e := newEvent(t, granted)
 	b.take(t, ourCatalog(), sealed(t, e.Audit)...)
 	b.consume(t, AuditLogConsumer, Project, 10)
 	before, err := b.service.Get(t.Context(), e.ID)
@@ -264,7 +264,7 @@ func TestDiscardOfForgedPoison(t *testing.T) {
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	e := newEvent(t)
+	e := newEvent(t, granted)
 	if trace, err := b.service.TraceEvent(t.Context(), e.ID); err != nil || len(trace.Positions)+len(trace.Entries)+len(trace.Poison) != 0 || trace.Record != nil {
 		t.Errorf("an event that has not arrived: %+v, %v", trace, err)
 	}
@@ -298,7 +298,7 @@ func TestEntriesAreFound(t *testing.T) {
 	b := setup(t)
 	var events []*auditv1.AuditEvent
 	for i := range 6 {
-		events = append(events, newEvent(t, func(e *auditv1.AuditEvent) { e.Context.CorrelationId = fmt.Sprint("c-", i%2) }).Audit)
+		events = append(events, newEvent(t, granted, func(e *auditv1.AuditEvent) { e.Context.CorrelationId = fmt.Sprint("c-", i%2) }).Audit)
 	}
 	b.take(t, ourCatalog(), sealed(t, events...)...)
 	b.consume(t, AuditLogConsumer, func(_ context.Context, _ pgx.Tx, batch []inbox.Event) error {

@@ -19,6 +19,7 @@ type rule struct {
 	severity  string
 	threshold int           // events that make the pattern
 	window    time.Duration // within which they must occur
+	events    []string      // types of Auth that can count: what the consumer subscribes to
 	// concerns says whether an event counts, and about whom. The subject is an opaque id.
 	concerns func(*auditv1.AuditEvent) (subject string, ok bool)
 }
@@ -32,9 +33,15 @@ const (
 
 func rules() []rule {
 	return []rule{
-		{name: RuleLoginFailures, severity: "MEDIUM", threshold: 5, window: 10 * time.Minute, concerns: loginFailed},
-		{name: RulePolicyWeakened, severity: "HIGH", threshold: 1, concerns: policyWeakened},
-		{name: RuleRoleGranted, severity: "HIGH", threshold: 1, concerns: roleGranted},
+		{
+			name: RuleLoginFailures, severity: "MEDIUM", threshold: 5, window: 10 * time.Minute,
+			events: []string{"auth.login.failed.v1", "auth.login.denied.v1"}, concerns: loginFailed,
+		},
+		{
+			name: RulePolicyWeakened, severity: "HIGH", threshold: 1,
+			events: []string{"auth.login_policy.updated.v1"}, concerns: policyWeakened,
+		},
+		{name: RuleRoleGranted, severity: "HIGH", threshold: 1, events: []string{"auth.role.granted.v1"}, concerns: roleGranted},
 	}
 }
 

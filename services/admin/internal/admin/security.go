@@ -22,9 +22,11 @@ import (
 // SecurityConsumer is the consumer that watches Auth's events for security patterns.
 const SecurityConsumer = "security-alerts"
 
-// WatchesSecurity says which events SecurityConsumer gets: all of Auth's. A rule that is added later then finds its
-// events in the inbox without a change of subscription.
-func WatchesSecurity(owner, _ string) bool { return owner == ownerAuth }
+// WatchesSecurity says which events SecurityConsumer gets: those of Auth that can count for a rule. All others, nearly
+// all that there are, cost it nothing.
+func WatchesSecurity(owner, eventType string) bool {
+	return owner == ownerAuth && slices.ContainsFunc(rules(), func(r rule) bool { return slices.Contains(r.events, eventType) })
+}
 
 // Watch returns the handler of SecurityConsumer. It notes what in a batch speaks to a rule and raises the alerts that follow,
 // with ids that newID makes.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -312,7 +313,7 @@ func TestRoleGrantedRaisesAnAlertForEach(t *testing.T) {
 	}
 }
 
-// The two consumers keep their own state: one writes nothing of the other's, and only Auth's events are watched.
+// The two consumers keep their own state: one writes nothing of the other's, and gets only what it looks at.
 func TestConsumersAreIndependent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -325,8 +326,30 @@ func TestConsumersAreIndependent(t *testing.T) {
 	if n := b.count(t, "SELECT count(*) FROM security_alerts"); n != 1 {
 		t.Errorf("%d alerts, want 1", n)
 	}
-	if !WatchesSecurity("auth", "auth.user.created.v1") || WatchesSecurity("app", "app.project.created.v1") {
-		t.Error("security-alerts must get all of Auth's events and no others")
+	if WatchesSecurity("app", "auth.role.granted.v1") || WatchesSecurity("auth", "auth.session.refreshed.v1") {
+		t.Error("security-alerts gets an event that no rule looks at")
+	}
+}
+
+// An event that could count for a rule and is not subscribed to would never raise anything.
+func TestRulesSubscribeToWhatConcernsThem(t *testing.T) {
+	t.Parallel()
+	for _, r := range rules() {
+		if len(r.events) == 0 {
+			t.Errorf("%s subscribes to nothing", r.name)
+		}
+		for _, kind := range r.events {
+			if !slices.Contains(KnownTypes(), kind) {
+				t.Errorf("%s: there is no event of type %s", r.name, kind)
+			}
+		}
+	}
+	// The rule about log-ins goes by operation and outcome, so by every type that a failed log-in has.
+	for _, kind := range KnownTypes() {
+		failed := strings.HasPrefix(kind, "auth.login.") && kind != "auth.login.succeeded.v1"
+		if failed && !WatchesSecurity("auth", kind) {
+			t.Errorf("%s is a failed log-in and is not watched", kind)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ func TestStatusWithoutBroker(t *testing.T) {
 		"auth": position(func() (inbox.Position, error) { return inbox.Position{Lag: 7, Pending: 2}, nil }),
 		"app":  position(func() (inbox.Position, error) { return inbox.Position{}, errors.New("EOF") }),
 	}
-	b.take(t, ourCatalog(), sealed(t, newEvent(t).Audit)...)
+	b.take(t, ourCatalog(), sealed(t, newEvent(t, granted).Audit)...)
 	status, err := b.service.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
