@@ -140,6 +140,7 @@ type Dispatcher struct {
 
 	mu           sync.Mutex
 	lastAccepted time.Time // by the store's clock
+	olderAt      time.Time // when numbered entries are looked for again
 }
 
 // NewDispatcher returns a Dispatcher. It does no I/O; the error lists what is wrong with the options.
@@ -170,6 +171,7 @@ func (d *Dispatcher) Wake() {
 func (d *Dispatcher) Once(ctx context.Context) (int, error) {
 	work, cancel := linger(ctx, d.o.StopGrace)
 	defer cancel()
+	d.lookForOlder()
 	t, err := d.take(work)
 	if err != nil {
 		return 0, err
@@ -198,6 +200,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		}
 	}
 	defer land()
+	d.lookForOlder()
 	trouble := 0 // passes in a row that the database failed
 	for ctx.Err() == nil {
 		t, err := d.take(work)

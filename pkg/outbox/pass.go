@@ -22,24 +22,50 @@ type taken struct {
 }
 
 // take seals and claims. Claims go in number order, so the entries that the
-// sealing pass numbers are claimed with it only if no older one is due.
+// sealing pass numbers are claimed with it only if no older one is due. An older
+// one is there after a crash, a failure or an outage: it is looked for once a
+// poll, and until there is none, but not before each new page.
 func (d *Dispatcher) take(ctx context.Context) (taken, error) {
 	if pause, open := d.circuit.untilProbe(d.o.Now()); open {
+		d.lookForOlder()
 		return d.takeProbe(ctx, pause <= 0)
 	}
 	req := d.request(d.o.PageRows)
-	page, err := d.o.Store.Claim(ctx, req)
-	if err != nil {
-		return taken{}, err
-	}
-	if n := len(page.Messages); n > 0 {
-		d.stats.claimed.Add(int64(n))
-		_, _, err = d.seal(ctx, nil)
-		return taken{page: page, again: true}, d.orGiveBack(ctx, page, err)
+	if d.o.Sealer == nil || d.timeForOlder() {
+		page, err := d.o.Store.Claim(ctx, req)
+		if n := len(page.Messages); err != nil || n > 0 {
+			d.lookForOlder()
+			if err != nil {
+				return taken{}, err
+			}
+			d.stats.claimed.Add(int64(n))
+			_, _, err = d.seal(ctx, nil)
+			return taken{page: page, again: true}, d.orGiveBack(ctx, page, err)
+		}
 	}
 	page, more, err := d.seal(ctx, &req)
 	d.stats.claimed.Add(int64(len(page.Messages)))
 	return taken{page: page, again: more}, err
+}
+
+// timeForOlder says that numbered entries are to be looked for, and that they are
+// now: whoever makes one due after this says so again.
+func (d *Dispatcher) timeForOlder() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.o.Now()
+	if now.Before(d.olderAt) {
+		return false
+	}
+	d.olderAt = now.Add(d.o.Poll * 3 / 4) // the shortest poll
+	return true
+}
+
+// lookForOlder makes the next pass look for numbered entries.
+func (d *Dispatcher) lookForOlder() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.olderAt = time.Time{}
 }
 
 // takeProbe goes on sealing while the broker is away and, if it is time, claims
@@ -221,6 +247,7 @@ func (d *Dispatcher) release(ctx context.Context, token uuid.UUID, ids []uuid.UU
 		return
 	}
 	n, err := d.o.Store.Release(ctx, token, ids)
+	d.lookForOlder()
 	d.stats.released.Add(int64(n))
 	if err != nil {
 		d.o.Logger.WarnContext(ctx, "outbox claims not released; they end with their lease", slog.Int("count", len(ids)), slog.Any("error", err))
@@ -253,6 +280,7 @@ func (d *Dispatcher) noteSuccess(ctx context.Context, trouble bool, at time.Time
 	if err != nil {
 		d.o.Logger.WarnContext(ctx, "deferred entries wait out their backoff", slog.Any("error", err))
 	}
+	d.lookForOlder()
 	d.o.Logger.InfoContext(ctx, "broker is back: outbox circuit closed", slog.Int("deferred_made_due", due))
 	d.Wake()
 }

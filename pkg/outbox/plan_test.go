@@ -27,7 +27,7 @@ func TestPlansOfAnEmptyOutboxServeAFullOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ sql, index string }{
-		"look":              {sqlUnsealed, "audit_outbox_unsealed_idx"},
+		"lock":              {sqlLockLedger, "audit_outbox_unsealed_idx"},
 		"read":              {sqlReadUnsealed, "audit_outbox_unsealed_idx"},
 		"number":            {sqlNumber, "audit_outbox_pkey"},
 		"lowest number":     {sqlLowestNumber, "audit_outbox_open_idx"},

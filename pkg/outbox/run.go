@@ -45,11 +45,6 @@ func roundTrip(ctx context.Context, db *pgxpool.Pool, queue func(*pgx.Batch)) er
 		return err
 	}
 	defer conn.Release()
-	return roundTripOn(ctx, conn, queue)
-}
-
-// roundTripOn is roundTrip on a connection that the caller has.
-func roundTripOn(ctx context.Context, conn *pgxpool.Conn, queue func(*pgx.Batch)) error {
 	batch := &pgx.Batch{}
 	batch.Queue(sqlBegin)
 	batch.Queue(sqlAsync)

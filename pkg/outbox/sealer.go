@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/counterfoil/counterfoil/internal/failpoint"
@@ -77,31 +78,23 @@ func (s *Sealer) Seal(ctx context.Context, claim *ClaimRequest) (page Page, seal
 		return Page{}, 0, false, fmt.Errorf("seal: %w", err)
 	}
 	defer conn.Release()
-
-	// Most passes find nothing, and then nobody need lock or flush anything.
-	var any bool
-	err = roundTripOn(ctx, conn, func(b *pgx.Batch) {
-		b.Queue(sqlUnsealed, s.markNow()).QueryRow(func(row pgx.Row) error { return row.Scan(&any) })
-	})
-	if err != nil {
-		return Page{}, 0, false, fmt.Errorf("look for unsealed events: %w", err)
-	}
-	if !any {
-		return Page{}, 0, false, nil
-	}
 	msgs, more, err := s.pass(ctx, conn, claim)
-	if err != nil {
+	if err != nil || len(msgs) == 0 {
 		rollback(ctx, conn)
+	}
+	if err != nil {
 		return Page{}, 0, false, fmt.Errorf("seal: %w", err)
 	}
-	failpoint.Hit(failpoint.OutboxSealed)
+	if len(msgs) > 0 {
+		failpoint.Hit(failpoint.OutboxSealed)
+	}
 	if claim == nil {
 		return Page{}, len(msgs), more, nil
 	}
 	return Page{Token: claim.Token, Messages: msgs}, len(msgs), more, nil
 }
 
-// pass is the sealing transaction.
+// pass is the sealing transaction. If it finds nothing it is left open, to be rolled back.
 func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimRequest) ([]Message, bool, error) {
 	rows, bytes := s.o.Rows, s.o.Bytes
 	if claim != nil {
@@ -113,29 +106,32 @@ func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimReque
 	if err != nil {
 		return nil, false, err
 	}
+	if !l.locked {
+		// What was read all the same was committed meanwhile: the next pass has it.
+		return nil, len(msgs) > 0, s.expectLedger(ctx, conn, len(msgs))
+	}
 
 	// 2. Number. The tree over LeafHash(id, payload) is extended here.
 	ids := make([][16]byte, len(msgs))
 	for i := range msgs {
 		msgs[i].LedgerID, msgs[i].LedgerSeq = l.id, l.head+int64(i)+1
 		ids[i] = msgs[i].EventID
+		if claim != nil {
+			msgs[i].ClaimCount = 1
+		}
 	}
 
-	// 3. Write numbers and head, each exactly as read; anything else rolls back.
-	if err := s.write(ctx, conn, l, ids, claim); err != nil {
-		return nil, false, err
-	}
-	if _, err := conn.Exec(ctx, sqlCommit); err != nil {
-		return nil, false, fmt.Errorf("commit: %w", err)
+	// 3. Write numbers and head, each exactly as read, and commit; anything else rolls back.
+	if len(msgs) > 0 {
+		if err := s.write(ctx, conn, l, ids, claim); err != nil {
+			return nil, false, err
+		}
 	}
 	// The next event, of at most audit.MaxPayload bytes, may not have fitted any more.
 	more := len(msgs) == rows || len(msgs) > 0 && l.bytes+audit.MaxPayload > bytes
 	last := int64(0)
-	for i := range msgs {
-		last = msgs[i].AppendNo
-		if claim != nil {
-			msgs[i].ClaimCount = 1
-		}
+	if len(msgs) > 0 {
+		last = msgs[len(msgs)-1].AppendNo
 	}
 	s.mu.Lock()
 	s.mark.pass(l.xid, l.xmin, last, !more)
@@ -143,34 +139,38 @@ func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimReque
 	return msgs, more, nil
 }
 
-// ledger is the locked ledger row, and what the pass must know of its snapshot.
+// ledger is the ledger row, and what the pass must know of its snapshot.
 type ledger struct {
-	id    uuid.UUID
-	head  int64
-	xid   int64 // of the sealing transaction
-	xmin  int64 // the oldest transaction still running when the page was read
-	bytes int64 // payloads read
+	locked bool // there is something to number
+	id     uuid.UUID
+	head   int64
+	xid    int64 // of the sealing transaction
+	xmin   int64 // the oldest transaction still running when the page was read
+	bytes  int64 // payloads read
 }
 
 func (s *Sealer) read(ctx context.Context, conn *pgxpool.Conn, rows int, bytes int64) (ledger, []Message, error) {
 	var l ledger
 	var msgs []Message
+	mark := s.markNow()
 	batch := &pgx.Batch{}
 	batch.Queue(sqlBegin)
 	batch.Queue(sqlSync)
-	batch.Queue(sqlLockLedger).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&l.id, &l.head, &l.xid)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return errors.New("audit_ledger has no row: the migrations make it")
+	batch.Queue(sqlLockLedger, mark).Query(func(found pgx.Rows) error {
+		for found.Next() {
+			l.locked = true
+			if err := found.Scan(&l.id, &l.head, &l.xid); err != nil {
+				return err
+			}
 		}
-		return err
+		return found.Err()
 	})
 	// Other databases' transactions hold xmin back too: look closer if one does.
 	bound, writers := s.waitsFor(), true
 	if bound != 0 {
 		batch.Queue(sqlOlderWriters, bound).QueryRow(func(row pgx.Row) error { return row.Scan(&writers) })
 	}
-	batch.Queue(sqlReadUnsealed, s.markNow(), rows, bytes).Query(func(found pgx.Rows) error {
+	batch.Queue(sqlReadUnsealed, mark, rows, bytes).Query(func(found pgx.Rows) error {
 		for found.Next() {
 			var m Message
 			if err := found.Scan(&m.EventID, &m.AppendNo, &m.EventType, &m.SchemaVersion, &m.Payload, &m.Traceparent,
@@ -191,6 +191,21 @@ func (s *Sealer) read(ctx context.Context, conn *pgxpool.Conn, rows int, bytes i
 	return l, msgs, nil
 }
 
+// expectLedger tells a database without a ledger from one in which nothing was to be done a moment ago.
+func (s *Sealer) expectLedger(ctx context.Context, conn *pgxpool.Conn, found int) error {
+	if found == 0 {
+		return nil
+	}
+	var there bool
+	if err := conn.QueryRow(ctx, sqlHasLedger).Scan(&there); err != nil {
+		return fmt.Errorf("look for the ledger: %w", err)
+	}
+	if !there {
+		return errors.New("audit_ledger has no row: the migrations make it")
+	}
+	return nil
+}
+
 func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, ids [][16]byte, claim *ClaimRequest) error {
 	var owner *string
 	var token *uuid.UUID
@@ -199,16 +214,15 @@ func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, ids []
 		us := claim.Lease.Microseconds()
 		owner, token, lease = &claim.Owner, &claim.Token, &us
 	}
-	want := int64(len(ids))
-	numbered, moved := int64(0), int64(0)
 	batch := &pgx.Batch{}
-	batch.Queue(sqlNumber, l.id, l.head, ids, owner, token, lease).Exec(count(&numbered))
-	batch.Queue(sqlMoveHead, want, l.head).Exec(count(&moved))
-	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("write numbers: %w", err)
+	batch.Queue(sqlNumber, l.id, l.head, ids, owner, token, lease)
+	batch.Queue(sqlCommit)
+	err := conn.SendBatch(ctx, batch).Close()
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == "23502" && refusal.ColumnName == "head" {
+		return fmt.Errorf("the %d events read are not what there is to number: someone changes the outbox under the lock", len(ids))
 	}
-	if numbered != want || moved != 1 {
-		return fmt.Errorf("numbered %d of %d events and moved %d heads: someone changes the outbox under the lock", numbered, want, moved)
+	if err != nil {
+		return fmt.Errorf("write numbers: %w", err)
 	}
 	return nil
 }

@@ -69,3 +69,51 @@ func TestNumbersDrawnAgainAreSealed(t *testing.T) {
 		t.Errorf("%d events sealed by the pass from the start, want 1", n)
 	}
 }
+
+// Numbers and head move exactly as read, or not at all.
+func TestSealingRefusesWhatItDidNotRead(t *testing.T) {
+	t.Parallel()
+	p := newPath(t)
+	s, err := outbox.NewSealer(p.db.Service, outbox.SealerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendAll(t, p.db.Service, outboxtest.Event(), outboxtest.Event(), outboxtest.Event())
+	exec := func(sql string) {
+		if _, err := p.db.Super.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Somebody's trigger keeps one of the events from its number.
+	exec(`CREATE FUNCTION skip_one() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN CASE WHEN NEW.ledger_seq <> 2 THEN NEW END; END';
+		CREATE TRIGGER skip_one BEFORE UPDATE ON audit_outbox FOR EACH ROW EXECUTE FUNCTION skip_one()`)
+	if _, n, _, err := s.Seal(t.Context(), nil); n != 0 || err == nil || !strings.Contains(err.Error(), "someone changes the outbox under the lock") {
+		t.Errorf("%d sealed, %v", n, err)
+	}
+	var numbered, head int
+	err = p.db.Super.QueryRow(t.Context(), "SELECT count(ledger_seq), (SELECT head FROM audit_ledger) FROM audit_outbox").Scan(&numbered, &head)
+	if numbered != 0 || head != 0 || err != nil {
+		t.Errorf("after a refused pass %d events are numbered and the head is %d, %v", numbered, head, err)
+	}
+	exec("DROP TRIGGER skip_one ON audit_outbox")
+	if _, n, _, err := s.Seal(t.Context(), nil); n != 3 || err != nil {
+		t.Errorf("the next pass: %d sealed, %v", n, err)
+	}
+}
+
+// A database that the migrations did not finish says so, and nothing spins.
+func TestSealingNeedsItsLedger(t *testing.T) {
+	t.Parallel()
+	p := newPath(t)
+	s, err := outbox.NewSealer(p.db.Service, outbox.SealerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendAll(t, p.db.Service, outboxtest.Event())
+	if _, err := p.db.Super.Exec(t.Context(), "DELETE FROM audit_ledger"); err != nil {
+		t.Fatal(err)
+	}
+	if _, n, more, err := s.Seal(t.Context(), nil); n != 0 || more || err == nil || !strings.Contains(err.Error(), "audit_ledger has no row") {
+		t.Errorf("%d sealed, more %v, %v", n, more, err)
+	}
+}

@@ -43,17 +43,18 @@ INSERT INTO audit_outbox (event_id, occur_time, resource_version, schema_version
                           resource_type, resource_id, payload, traceparent, tracestate)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 
-// Sealing: one look, and if there is anything, a transaction of three statements.
+// Sealing: two round trips, and one if there is nothing to number.
 const (
-	sqlUnsealed = `SELECT EXISTS (SELECT FROM audit_outbox WHERE ledger_seq IS NULL AND append_no > $1)`
-
-	// The lock comes first, in a statement of its own: the next statement has a
-	// new snapshot, which sees what the previous holder of the lock numbered.
+	// The lock comes first, in a statement of its own: what follows has a new
+	// snapshot, which sees what the previous holder of the lock numbered. If there
+	// is nothing above the mark $1, no row is locked and no transaction id drawn.
 	sqlLockLedger = `
 SELECT ledger_id, head, pg_current_xact_id()::text::bigint
 FROM audit_ledger
-WHERE singleton
+WHERE singleton AND EXISTS (SELECT FROM audit_outbox WHERE ledger_seq IS NULL AND append_no > $1)
 FOR UPDATE`
+
+	sqlHasLedger = `SELECT EXISTS (SELECT FROM audit_ledger WHERE singleton)`
 
 	// Is a transaction older than $1 writing to the outbox? A writer's lock on the
 	// table outlasts its commit, so what this does not see, the next statement
@@ -83,16 +84,23 @@ ORDER BY append_no`
 
 	// Numbers are head + place in the list. With a token the same update takes the
 	// claim. coalesce keeps the planner from the index over everything unsealed.
+	// Head and numbers move together, each exactly as read: if anything else was
+	// found, the new head is null, which the table refuses with all the rest.
 	sqlNumber = `
-UPDATE audit_outbox AS o
-SET ledger_id = $1, ledger_seq = $2 + u.place,
-    claim_owner = $4, claim_token = $5, claim_count = o.claim_count + ($5::uuid IS NOT NULL)::integer,
-    claimed_at = CASE WHEN $5::uuid IS NOT NULL THEN clock_timestamp() END,
-    claim_expires_at = clock_timestamp() + $6::bigint * interval '1 microsecond'
-FROM unnest($3::uuid[]) WITH ORDINALITY AS u (event_id, place)
-WHERE o.event_id = u.event_id AND coalesce(o.ledger_seq, 0) = 0`
-
-	sqlMoveHead = `UPDATE audit_ledger SET head = head + $1, sealed_at = clock_timestamp() WHERE singleton AND head = $2`
+WITH numbered AS (
+    UPDATE audit_outbox AS o
+    SET ledger_id = $1, ledger_seq = $2 + u.place,
+        claim_owner = $4, claim_token = $5, claim_count = o.claim_count + ($5::uuid IS NOT NULL)::integer,
+        claimed_at = CASE WHEN $5::uuid IS NOT NULL THEN clock_timestamp() END,
+        claim_expires_at = clock_timestamp() + $6::bigint * interval '1 microsecond'
+    FROM unnest($3::uuid[]) WITH ORDINALITY AS u (event_id, place)
+    WHERE o.event_id = u.event_id AND coalesce(o.ledger_seq, 0) = 0
+    RETURNING o.event_id
+)
+UPDATE audit_ledger
+SET head = CASE WHEN head = $2 AND (SELECT count(*) FROM numbered) = cardinality($3) THEN head + cardinality($3) END,
+    sealed_at = clock_timestamp()
+WHERE singleton`
 )
 
 // The open statuses are spelled out, so that the planner can use the partial index.
