@@ -74,7 +74,7 @@ func (c *Consumer) Once(ctx context.Context) (int, error) {
 	defer c.once.Unlock()
 	defer c.first.beat.close()
 	c.first.lookEverywhere()
-	_, done, err := c.first.pass(ctx)
+	done, _, err := c.first.pass(ctx)
 	return done, err
 }
 

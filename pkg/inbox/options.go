@@ -12,7 +12,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/counterfoil/counterfoil/pkg/envelope"
@@ -38,7 +37,7 @@ type BridgeOptions struct {
 	Acked func(ctx context.Context, t Takeover) error
 	// Checkpoint is called in the takeover's transaction for each authentic checkpoint entry. It may
 	// be called again for one entry. Default: checkpoints are counted and acknowledged.
-	Checkpoint func(ctx context.Context, tx pgx.Tx, e envelope.Entry) error
+	Checkpoint func(ctx context.Context, tx Statements, e envelope.Entry) error
 
 	// PageRows and PageBytes bound a page. The bytes of a page are known only when it was read, so the
 	// count asked for follows the mean size of the page before. Defaults: 500 rows, 8 MiB.

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/counterfoil/counterfoil/internal/failpoint"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
@@ -40,8 +41,8 @@ func isUnique(err error) bool {
 func (b *Bridge) tryTakeOver(ctx context.Context, entries []Entry, insertInbox string) (Takeover, error) {
 	page := b.checkAll(entries)
 	var t Takeover
-	err := inTx(ctx, b.o.DB, sqlBegin, func(tx pgx.Tx) error {
-		r, err := b.lookUp(ctx, tx, page)
+	err := onConn(ctx, b.o.DB, func(conn *pgxpool.Conn) error {
+		r, err := b.lookUp(ctx, conn, page)
 		if err != nil {
 			return err
 		}
@@ -49,12 +50,12 @@ func (b *Bridge) tryTakeOver(ctx context.Context, entries []Entry, insertInbox s
 		t = b.tally(page)
 		for i := range page {
 			if page[i].verdict == isCheckpoint && b.o.Checkpoint != nil {
-				if err := b.o.Checkpoint(ctx, tx, page[i].env); err != nil {
+				if err := b.o.Checkpoint(ctx, conn, page[i].env); err != nil {
 					return fmt.Errorf("checkpoint: %w", err)
 				}
 			}
 		}
-		return b.store(ctx, tx, page, t, r.at, insertInbox)
+		return b.store(ctx, conn, page, t, r.at, insertInbox)
 	})
 	if err != nil {
 		return t, err
@@ -116,8 +117,9 @@ func (b *Bridge) tally(page []checked) Takeover {
 	return t
 }
 
-// lookUp locks the owner's position and reads, in statements after it, what is on record.
-func (b *Bridge) lookUp(ctx context.Context, tx pgx.Tx, page []checked) (record, error) {
+// lookUp begins the transaction, locks the owner's position and reads, in statements after it, what is
+// on record.
+func (b *Bridge) lookUp(ctx context.Context, conn *pgxpool.Conn, page []checked) (record, error) {
 	r := record{byNumber: map[numbered]held{}, byEvent: map[uuid.UUID]held{}, foreign: map[uuid.UUID]bool{}}
 	asked := newNumbers(page)
 	var unknown []uuid.UUID
@@ -127,6 +129,7 @@ func (b *Bridge) lookUp(ctx context.Context, tx pgx.Tx, page []checked) (record,
 		}
 	}
 	var batch pgx.Batch
+	batch.Queue(sqlBegin)
 	batch.Queue(b.settings)
 	locked := false
 	batch.Queue(sqlLockPosition, b.o.Owner).QueryRow(func(row pgx.Row) error {
@@ -156,7 +159,7 @@ func (b *Bridge) lookUp(ctx context.Context, tx pgx.Tx, page []checked) (record,
 		})
 	}
 	batch.Queue(sqlNow).QueryRow(func(row pgx.Row) error { return row.Scan(&r.at) })
-	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return r, fmt.Errorf("lock position and look up: %w", err)
 	}
 	if !locked {
@@ -216,22 +219,23 @@ func (r record) scan(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// store writes a decided page, rows in the order of event ids. Many rows are copied in, unless an
-// insert into the inbox must pass over those that are there.
-func (b *Bridge) store(ctx context.Context, tx pgx.Tx, page []checked, t Takeover, at time.Time, insertInbox string) error {
+// store writes a decided page, rows in the order of event ids, and commits. Many rows are copied in,
+// unless an insert into the inbox must pass over those that are there.
+func (b *Bridge) store(ctx context.Context, conn *pgxpool.Conn, page []checked, t Takeover, at time.Time, insertInbox string) error {
 	slices.SortStableFunc(page, func(x, y checked) int { return bytes.Compare(x.env.EventID[:], y.env.EventID[:]) })
 	entries, events := taken(page), usable(page)
 	var batch pgx.Batch
 	if len(entries) < copyFrom || insertInbox != sqlInsertInboxNew {
 		b.queueInserts(&batch, entries, events, insertInbox)
-	} else if err := b.copyIn(ctx, tx, entries, events, at); err != nil {
+	} else if err := b.copyIn(ctx, conn, entries, events, at); err != nil {
 		return fmt.Errorf("take over: %w", err)
 	}
 	for _, p := range collectPoison(page) {
 		queuePoison(&batch, b.o, p)
 	}
 	batch.Queue(sqlMovePosition, b.o.Owner, b.o.Stream, t.LastEntryID, t.Received)
-	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+	batch.Queue(sqlCommit)
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("take over: %w", err)
 	}
 	return nil
@@ -309,8 +313,8 @@ const copyFrom = 64
 
 // copyIn is queueInserts for many rows. Times are given, since COPY writes row by row where a default is
 // a clock.
-func (b *Bridge) copyIn(ctx context.Context, tx pgx.Tx, entries, events []*checked, at time.Time) error {
-	err := copyRows(ctx, tx, "ledger_entries", []string{"ledger_id", "ledger_seq", "event_id", "leaf_hash", "owner"},
+func (b *Bridge) copyIn(ctx context.Context, conn *pgxpool.Conn, entries, events []*checked, at time.Time) error {
+	err := copyRows(ctx, conn, "ledger_entries", []string{"ledger_id", "ledger_seq", "event_id", "leaf_hash", "owner"},
 		len(entries), func(i int) []any {
 			e := &entries[i].env
 			return []any{[16]byte(e.LedgerID), e.LedgerSeq, [16]byte(e.EventID), entries[i].leaf[:], b.o.Owner}
@@ -318,7 +322,7 @@ func (b *Bridge) copyIn(ctx context.Context, tx pgx.Tx, entries, events []*check
 	if err != nil || len(events) == 0 {
 		return err
 	}
-	err = copyRows(ctx, tx, "inbox_events", []string{
+	err = copyRows(ctx, conn, "inbox_events", []string{
 		"event_id", "ledger_id", "ledger_seq", "received_at", "schema_version", "owner", "event_type", "entry_id", "traceparent",
 		"tracestate", "payload",
 	}, len(events), func(i int) []any {
@@ -337,12 +341,12 @@ func (b *Bridge) copyIn(ctx context.Context, tx pgx.Tx, entries, events []*check
 			rows = append(rows, []any{id, s.Consumer, at, at})
 		}
 	}
-	return copyRows(ctx, tx, "consumer_inbox", []string{"event_id", "consumer", "received_at", "next_retry_at"},
+	return copyRows(ctx, conn, "consumer_inbox", []string{"event_id", "consumer", "received_at", "next_retry_at"},
 		len(rows), func(i int) []any { return rows[i] })
 }
 
-func copyRows(ctx context.Context, tx pgx.Tx, table string, columns []string, n int, row func(int) []any) error {
-	_, err := tx.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromSlice(n, func(i int) ([]any, error) { return row(i), nil }))
+func copyRows(ctx context.Context, conn *pgxpool.Conn, table string, columns []string, n int, row func(int) []any) error {
+	_, err := conn.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromSlice(n, func(i int) ([]any, error) { return row(i), nil }))
 	return err
 }
 

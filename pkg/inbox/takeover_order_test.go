@@ -397,6 +397,7 @@ func TestATakeoverLocksTheOwnersPositionFirst(t *testing.T) {
 		return nil
 	})
 	b.want("tables written to by the one that waits", b.count(`SELECT count(*) FROM pg_locks WHERE mode = 'RowExclusiveLock'
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 		AND relation IN ('ledger_entries'::regclass, 'inbox_events'::regclass, 'consumer_inbox'::regclass)`), 0)
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

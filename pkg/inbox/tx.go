@@ -21,7 +21,10 @@ import (
 // context has ended already: the work is short and worth finishing.
 const patience = 10 * time.Second
 
-const sqlBegin = "begin isolation level read committed"
+const (
+	sqlBegin  = "begin isolation level read committed"
+	sqlCommit = "commit"
+)
 
 // begin returns the statements that open a transaction. The isolation is named whatever the role's
 // default is (40001 is nobody's failure here, BC-10).
@@ -67,22 +70,41 @@ func inTx(ctx context.Context, db *pgxpool.Pool, beginSQL string, fn func(tx pgx
 	return nil
 }
 
+// Statements runs statements in a transaction that somebody else began and will end.
+type Statements interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
+}
+
+// onConn runs fn on a connection, where fn sends begin and commit along with its first and last
+// statements: each round trip of its own costs as much as the statements do. What fn leaves open, by
+// an error or a panic, is rolled back.
+func onConn(ctx context.Context, db *pgxpool.Pool, fn func(conn *pgxpool.Conn) error) error {
+	return db.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		defer func() {
+			if conn.Conn().PgConn().TxStatus() == 'I' {
+				return
+			}
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+			defer cancel()
+			_, _ = conn.Exec(ctx, "rollback") // the pool looks at the connection's state, not at this error
+		}()
+		return fn(conn)
+	})
+}
+
 // oneTrip sends queued statements as one transaction in one round trip. What callbacks collected is
 // valid only if the error is nil.
 func oneTrip(ctx context.Context, db *pgxpool.Pool, settings string, queue func(*pgx.Batch)) error {
-	return db.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+	return onConn(ctx, db, func(conn *pgxpool.Conn) error {
 		var batch pgx.Batch
 		batch.Queue(sqlBegin)
 		batch.Queue(settings)
 		queue(&batch)
-		batch.Queue("commit")
-		err := conn.SendBatch(ctx, &batch).Close()
-		if err != nil {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-			defer cancel()
-			_, _ = conn.Exec(ctx, "rollback") // the pool looks at the connection's state, not at this error
-		}
-		return err
+		batch.Queue(sqlCommit)
+		return conn.SendBatch(ctx, &batch).Close()
 	})
 }
 

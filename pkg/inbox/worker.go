@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/counterfoil/counterfoil/internal/failpoint"
+	"github.com/counterfoil/counterfoil/pkg/audit"
 )
 
 // markTrails is how far behind the newest claim the low-water mark stays: a takeover of another owner
@@ -60,14 +61,14 @@ func (w *worker) run(ctx context.Context) {
 	defer w.beat.close()
 	rest := pause{least: w.c.o.PauseMin, most: w.c.o.PauseMax, jitter: w.c.o.Jitter}
 	for ctx.Err() == nil {
-		claimed, _, err := w.pass(ctx)
+		_, more, err := w.pass(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
 			w.c.count.troubles.Add(1)
 			w.c.log.say(ctx, slog.LevelWarn, "the inbox waits for its database", slog.String("error", err.Error()))
 			sleep(ctx, rest.next(), nil)
-		case claimed == 0:
+		case !more:
 			rest.reset()
 			sleep(ctx, time.Duration(float64(w.c.o.Poll)*(0.75+w.c.o.Jitter()/2)), w.c.wake)
 		default:
@@ -86,14 +87,17 @@ func (w *worker) leave(ctx context.Context) {
 	}
 }
 
-// pass settles what is owed, claims one batch and applies it.
-func (w *worker) pass(ctx context.Context) (claimed, done int, err error) {
+// pass settles what is owed, claims one batch and applies it. It returns how many rows were finished,
+// and whether there may be more due by now: a claim that did not fill its page took all there was, and
+// whoever adds a row afterwards wakes the worker.
+func (w *worker) pass(ctx context.Context) (done int, more bool, err error) {
 	if err := w.pay(ctx); err != nil {
-		return 0, 0, err
+		return 0, false, err
 	}
+	room := w.page
 	b, err := w.claimNext(ctx)
 	if err != nil || len(b.rows) == 0 {
-		return 0, 0, err
+		return 0, false, err
 	}
 	w.c.count.claimed.Add(int64(len(b.rows)))
 	failpoint.Hit(failpoint.InboxClaimed)
@@ -107,7 +111,9 @@ func (w *worker) pass(ctx context.Context) (claimed, done int, err error) {
 	case done > 0:
 		w.page = min(w.page*2, w.c.o.PageRows)
 	}
-	return len(b.rows), done, err
+	// The next event, of at most audit.MaxPayload bytes, may not have fitted any more.
+	more = w.turn || done < len(b.rows) || len(b.rows) == room || b.bytes()+audit.MaxPayload > w.c.o.PageBytes
+	return done, more, err
 }
 
 // batch is what one claim gave: rows under one token.
@@ -121,6 +127,14 @@ type claimed struct {
 	no       int64
 	attempts int
 	event    Event
+}
+
+func (b batch) bytes() int {
+	n := 0
+	for i := range b.rows {
+		n += len(b.rows[i].event.Payload)
+	}
+	return n
 }
 
 func (b batch) ids() [][16]byte { return idsOf(b.rows) }
