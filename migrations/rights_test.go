@@ -181,7 +181,7 @@ func TestWhatCanBeSwitchedOff(t *testing.T) {
 	}
 	for _, sql := range []string{
 		"ALTER TABLE audit_lifecycle DISABLE TRIGGER ALL", "DROP TRIGGER audit_lifecycle_append_only ON audit_lifecycle",
-		"DROP TABLE audit_outbox", "ALTER TABLE audit_outbox DROP CONSTRAINT audit_outbox_status_check",
+		"DROP TABLE audit_outbox", "ALTER DOMAIN outbox_status DROP CONSTRAINT outbox_status_check",
 		"CREATE TABLE extra (id integer)", "CREATE TEMP TABLE audit_outbox (id integer)", "CREATE SCHEMA extra",
 		"CREATE EXTENSION dblink", "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'", "SET ROLE auth_owner",
 		"COPY audit_lifecycle (lifecycle_no, transition, event_id) FROM PROGRAM 'true'",

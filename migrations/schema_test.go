@@ -73,8 +73,8 @@ func TestFiveOutboxIndexes(t *testing.T) {
 	want := map[string]string{
 		"audit_outbox_pkey":         "UNIQUE (event_id)",
 		"audit_outbox_unsealed_idx": "(append_no) WHERE (ledger_seq IS NULL)",
-		"audit_outbox_number_key":   "UNIQUE (ledger_id, ledger_seq)",
-		"audit_outbox_open_idx":     "(ledger_seq) WHERE (status = ANY (ARRAY['PENDING'::text, 'DEFERRED'::text, 'RETRYABLE_FAILURE'::text]))",
+		"audit_outbox_number_key":   "UNIQUE (ledger_id, ledger_seq) WHERE (ledger_seq IS NOT NULL)",
+		"audit_outbox_open_idx":     "(ledger_seq) WHERE ((status)::text = ANY (ARRAY['PENDING'::text, 'DEFERRED'::text, 'RETRYABLE_FAILURE'::text]))",
 		"audit_outbox_version_key":  "UNIQUE (resource_type, resource_id, resource_version) WHERE (resource_version IS NOT NULL)",
 	}
 	for _, owner := range []string{"auth", "app"} {

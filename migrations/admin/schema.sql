@@ -3,6 +3,21 @@
 
 ALTER SCHEMA public OWNER TO admin_owner;
 
+CREATE DOMAIN public.inbox_state AS text
+	CONSTRAINT inbox_state_check CHECK ((VALUE = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text, 'PROCESSED'::text, 'DEAD'::text])));
+
+ALTER DOMAIN public.inbox_state OWNER TO admin_owner;
+
+CREATE DOMAIN public.leaf_hash AS bytea
+	CONSTRAINT leaf_hash_check CHECK ((octet_length(VALUE) = 32));
+
+ALTER DOMAIN public.leaf_hash OWNER TO admin_owner;
+
+CREATE DOMAIN public.ledger_number AS bigint
+	CONSTRAINT ledger_number_check CHECK ((VALUE >= 1));
+
+ALTER DOMAIN public.ledger_number OWNER TO admin_owner;
+
 CREATE FUNCTION public.inbox_prune(age interval, batch integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -104,7 +119,7 @@ CREATE TABLE public.consumer_inbox (
     consumer text NOT NULL,
     next_retry_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
-    state text DEFAULT 'PENDING'::text NOT NULL,
+    state public.inbox_state DEFAULT 'PENDING'::text NOT NULL,
     lease_owner text,
     lease_token uuid,
     lease_expires_at timestamp with time zone,
@@ -112,10 +127,9 @@ CREATE TABLE public.consumer_inbox (
     dead_at timestamp with time zone,
     last_error_code text,
     last_error_at timestamp with time zone,
-    CONSTRAINT consumer_inbox_dead_check CHECK (((dead_at IS NULL) = (state <> 'DEAD'::text))),
-    CONSTRAINT consumer_inbox_finished_check CHECK (((finished_at IS NULL) = (state = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text])))),
-    CONSTRAINT consumer_inbox_lease_check CHECK ((((state = 'PROCESSING'::text) = (lease_token IS NOT NULL)) AND ((lease_token IS NULL) = (lease_expires_at IS NULL)) AND ((lease_token IS NULL) = (lease_owner IS NULL)))),
-    CONSTRAINT consumer_inbox_state_check CHECK ((state = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text, 'PROCESSED'::text, 'DEAD'::text])))
+    CONSTRAINT consumer_inbox_dead_check CHECK (((dead_at IS NULL) = ((state)::text <> 'DEAD'::text))),
+    CONSTRAINT consumer_inbox_finished_check CHECK (((finished_at IS NULL) = ((state)::text = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text])))),
+    CONSTRAINT consumer_inbox_lease_check CHECK (((((state)::text = 'PROCESSING'::text) = (lease_token IS NOT NULL)) AND ((lease_token IS NULL) = (lease_expires_at IS NULL)) AND ((lease_token IS NULL) = (lease_owner IS NULL))))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05');
 
@@ -183,12 +197,10 @@ COMMENT ON TABLE public.inbox_poison IS 'Written by the bridge; resolved or disc
 
 CREATE TABLE public.ledger_entries (
     ledger_id uuid NOT NULL,
-    ledger_seq bigint NOT NULL,
+    ledger_seq public.ledger_number NOT NULL,
     event_id uuid NOT NULL,
-    leaf_hash bytea NOT NULL,
-    owner text NOT NULL,
-    CONSTRAINT ledger_entries_leaf_check CHECK ((octet_length(leaf_hash) = 32)),
-    CONSTRAINT ledger_entries_seq_check CHECK ((ledger_seq >= 1))
+    leaf_hash public.leaf_hash NOT NULL,
+    owner text NOT NULL
 );
 
 ALTER TABLE public.ledger_entries OWNER TO admin_owner;

@@ -3,6 +3,21 @@
 
 ALTER SCHEMA public OWNER TO app_owner;
 
+CREATE DOMAIN public.event_payload AS bytea
+	CONSTRAINT event_payload_check CHECK ((octet_length(VALUE) <= 1048576));
+
+ALTER DOMAIN public.event_payload OWNER TO app_owner;
+
+CREATE DOMAIN public.outbox_status AS text
+	CONSTRAINT outbox_status_check CHECK ((VALUE = ANY (ARRAY['PENDING'::text, 'DELIVERED'::text, 'DEFERRED'::text, 'FAILED'::text, 'RETRYABLE_FAILURE'::text, 'DEAD_LETTERED'::text])));
+
+ALTER DOMAIN public.outbox_status OWNER TO app_owner;
+
+CREATE DOMAIN public.row_version AS bigint
+	CONSTRAINT row_version_check CHECK ((VALUE >= 1));
+
+ALTER DOMAIN public.row_version OWNER TO app_owner;
+
 CREATE FUNCTION public.outbox_prune(batch integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -38,6 +53,16 @@ BEGIN
 END $$;
 
 ALTER FUNCTION public.refuse_change() OWNER TO app_owner;
+
+CREATE FUNCTION public.refuse_halves() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'event %: a number has a ledger, a claim has an owner, a token and an end', NEW.event_id
+        USING ERRCODE = 'check_violation';
+END $$;
+
+ALTER FUNCTION public.refuse_halves() OWNER TO app_owner;
 
 CREATE FUNCTION public.refuse_renumbering() RETURNS trigger
     LANGUAGE plpgsql
@@ -106,7 +131,7 @@ CREATE TABLE public.audit_outbox (
     append_no bigint NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     occur_time timestamp with time zone NOT NULL,
-    resource_version bigint,
+    resource_version public.row_version,
     schema_version integer NOT NULL,
     event_type text NOT NULL,
     operation text NOT NULL,
@@ -114,7 +139,7 @@ CREATE TABLE public.audit_outbox (
     resource_id text NOT NULL,
     traceparent text DEFAULT ''::text NOT NULL,
     tracestate text DEFAULT ''::text NOT NULL,
-    payload bytea NOT NULL,
+    payload public.event_payload NOT NULL,
     ledger_id uuid,
     ledger_seq bigint,
     next_attempt_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -122,7 +147,7 @@ CREATE TABLE public.audit_outbox (
     max_attempts integer DEFAULT 10 NOT NULL,
     claim_count integer DEFAULT 0 NOT NULL,
     redelivery_count integer DEFAULT 0 NOT NULL,
-    status text DEFAULT 'PENDING'::text NOT NULL,
+    status public.outbox_status DEFAULT 'PENDING'::text NOT NULL,
     claim_owner text,
     claim_token uuid,
     claimed_at timestamp with time zone,
@@ -132,12 +157,7 @@ CREATE TABLE public.audit_outbox (
     provider_record_id text,
     last_error_code text,
     last_error_at timestamp with time zone,
-    dead_letter_reason text,
-    CONSTRAINT audit_outbox_claim_check CHECK ((((claim_token IS NULL) = (claim_owner IS NULL)) AND ((claim_token IS NULL) = (claim_expires_at IS NULL)))),
-    CONSTRAINT audit_outbox_number_check CHECK (((ledger_id IS NULL) = (ledger_seq IS NULL))),
-    CONSTRAINT audit_outbox_payload_check CHECK ((octet_length(payload) <= 1048576)),
-    CONSTRAINT audit_outbox_status_check CHECK ((status = ANY (ARRAY['PENDING'::text, 'DELIVERED'::text, 'DEFERRED'::text, 'FAILED'::text, 'RETRYABLE_FAILURE'::text, 'DEAD_LETTERED'::text]))),
-    CONSTRAINT audit_outbox_version_check CHECK ((resource_version >= 1))
+    dead_letter_reason text
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05');
 
@@ -251,9 +271,9 @@ ALTER TABLE ONLY public.requests
 
 CREATE INDEX audit_lifecycle_event_idx ON public.audit_lifecycle USING btree (event_id) WHERE (event_id IS NOT NULL);
 
-CREATE UNIQUE INDEX audit_outbox_number_key ON public.audit_outbox USING btree (ledger_id, ledger_seq);
+CREATE UNIQUE INDEX audit_outbox_number_key ON public.audit_outbox USING btree (ledger_id, ledger_seq) WHERE (ledger_seq IS NOT NULL);
 
-CREATE INDEX audit_outbox_open_idx ON public.audit_outbox USING btree (ledger_seq) WHERE (status = ANY (ARRAY['PENDING'::text, 'DEFERRED'::text, 'RETRYABLE_FAILURE'::text]));
+CREATE INDEX audit_outbox_open_idx ON public.audit_outbox USING btree (ledger_seq) WHERE ((status)::text = ANY (ARRAY['PENDING'::text, 'DEFERRED'::text, 'RETRYABLE_FAILURE'::text]));
 
 CREATE INDEX audit_outbox_unsealed_idx ON public.audit_outbox USING btree (append_no) WHERE (ledger_seq IS NULL);
 
@@ -262,6 +282,8 @@ CREATE UNIQUE INDEX audit_outbox_version_key ON public.audit_outbox USING btree 
 CREATE INDEX requests_created_idx ON public.requests USING btree (created_at);
 
 CREATE TRIGGER audit_lifecycle_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_lifecycle FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+CREATE TRIGGER audit_outbox_no_halves AFTER UPDATE OF ledger_id, ledger_seq, claim_owner, claim_token, claim_expires_at ON public.audit_outbox FOR EACH ROW WHEN ((((new.ledger_id IS NULL) <> (new.ledger_seq IS NULL)) OR ((new.claim_token IS NULL) <> (new.claim_owner IS NULL)) OR ((new.claim_token IS NULL) <> (new.claim_expires_at IS NULL)))) EXECUTE FUNCTION public.refuse_halves();
 
 CREATE TRIGGER audit_outbox_no_truncate BEFORE TRUNCATE ON public.audit_outbox FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
@@ -277,6 +299,8 @@ REVOKE ALL ON FUNCTION public.outbox_prune(batch integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_prune(batch integer) TO app_service;
 
 REVOKE ALL ON FUNCTION public.refuse_change() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION public.refuse_halves() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION public.refuse_renumbering() FROM PUBLIC;
 

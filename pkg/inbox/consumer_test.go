@@ -42,7 +42,7 @@ func TestOnlyDuePendingAndExpiredProcessingRowsAreClaimed(t *testing.T) {
 		for _, due := range []string{"-", "+"} {
 			for _, lease := range []string{"-", "+"} {
 				id := b.deliver(1)[0]
-				b.exec(`UPDATE consumer_inbox SET state = $2, next_retry_at = clock_timestamp() `+due+` interval '1 hour',
+				b.exec(`UPDATE consumer_inbox SET state = $2::text, next_retry_at = clock_timestamp() `+due+` interval '1 hour',
 					lease_owner = CASE WHEN $2 = 'PROCESSING' THEN 'x' END, lease_token = CASE WHEN $2 = 'PROCESSING' THEN gen_random_uuid() END,
 					lease_expires_at = CASE WHEN $2 = 'PROCESSING' THEN clock_timestamp() `+lease+` interval '1 hour' END,
 					finished_at = CASE WHEN $2 IN ('PROCESSED', 'DEAD') THEN now() END, dead_at = CASE WHEN $2 = 'DEAD' THEN now() END

@@ -79,7 +79,7 @@ func TestSettlesLeaveProcessingOnly(t *testing.T) {
 // force puts a row into a state by hand.
 func (b *bundle) force(id uuid.UUID, state inbox.State) {
 	b.t.Helper()
-	b.exec(`UPDATE consumer_inbox SET state = $2, attempts = 3, last_error_code = 'test.old',
+	b.exec(`UPDATE consumer_inbox SET state = $2::text, attempts = 3, last_error_code = 'test.old',
 		lease_owner = CASE WHEN $2 = 'PROCESSING' THEN 'x' END, lease_token = CASE WHEN $2 = 'PROCESSING' THEN gen_random_uuid() END,
 		lease_expires_at = CASE WHEN $2 = 'PROCESSING' THEN now() + interval '1 hour' END,
 		next_retry_at = now() + interval '1 hour',

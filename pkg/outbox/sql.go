@@ -41,7 +41,7 @@ FROM unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::integer[], $5::text
 const sqlAppendOne = `
 INSERT INTO audit_outbox (event_id, occur_time, resource_version, schema_version, event_type, operation,
                           resource_type, resource_id, payload, traceparent, tracestate)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+VALUES ($1, $2, $3::bigint, $4, $5, $6, $7, $8, $9::bytea, $10, $11)`
 
 // Sealing: two round trips, and one if there is nothing to number.
 const (
@@ -288,9 +288,10 @@ SELECT count(*) FROM requeued`
 
 	sqlPrune = `SELECT outbox_prune($1)`
 
+	// A domain counts as the type that it restricts.
 	sqlColumns = `
-SELECT c.relname::text, a.attname::text, format_type(a.atttypid, a.atttypmod)
-FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+SELECT c.relname::text, a.attname::text, format_type(coalesce(nullif(t.typbasetype, 0), t.oid), a.atttypmod)
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_type t ON t.oid = a.atttypid
 WHERE c.oid IN (to_regclass('audit_outbox'), to_regclass('audit_ledger'), to_regclass('audit_lifecycle'))
   AND a.attnum > 0 AND NOT a.attisdropped`
 
