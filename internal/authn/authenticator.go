@@ -27,7 +27,7 @@ type Refusal struct {
 	// Reason is the reason code of Err: TOKEN_MISSING, TOKEN_INVALID, TOKEN_EXPIRED, ROLE_REQUIRED, METHOD_NOT_ALLOWED,
 	// or what the configured Check gave.
 	Reason string
-	// Principal is the caller, where Known is true.
+	// Principal is who the token names, where Known is true: its signature was good, even if Check then refused it.
 	Principal Principal
 	Known     bool
 	// Err is what the caller gets.
@@ -81,13 +81,15 @@ func (a *Authenticator) Authenticate(ctx context.Context, fullMethod string) (co
 
 func (a *Authenticator) admit(ctx context.Context, fullMethod string) (p Principal, known bool, err error) {
 	rule := a.cfg.Policy[fullMethod]
-	p, err = a.identify(ctx)
-	known = err == nil
+	p, known, err = a.identify(ctx)
 	if rule.access == public {
-		return p, known, nil
+		if err != nil {
+			p = Principal{}
+		}
+		return p, err == nil, nil
 	}
-	if !known {
-		return p, false, err
+	if err != nil {
+		return p, known, err
 	}
 	if rule.access == denied {
 		return p, true, apperr.PermissionDenied("METHOD_NOT_ALLOWED", "the method may not be called")
@@ -99,30 +101,27 @@ func (a *Authenticator) admit(ctx context.Context, fullMethod string) (p Princip
 	return p, true, nil
 }
 
-// identify returns the caller by its token.
-func (a *Authenticator) identify(ctx context.Context) (Principal, error) {
+// identify returns the caller by its token. One whom Check refuses is known all the same: a refusal is told with who it was.
+func (a *Authenticator) identify(ctx context.Context) (p Principal, known bool, err error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	switch len(values) {
 	case 0:
-		return Principal{}, apperr.Unauthenticated("TOKEN_MISSING", "the call needs an access token: log in and send it as authorization: Bearer TOKEN")
+		return Principal{}, false, apperr.Unauthenticated("TOKEN_MISSING", "the call needs an access token: log in and send it as authorization: Bearer TOKEN")
 	case 1:
 	default:
-		return Principal{}, tokenInvalid(errors.New("more than one authorization header"))
+		return Principal{}, false, tokenInvalid(errors.New("more than one authorization header"))
 	}
 	token, err := ParseBearer(values[0])
 	if err != nil {
-		return Principal{}, err
+		return Principal{}, false, err
 	}
-	p, err := a.cfg.Verifier.Verify(token)
-	if err != nil {
-		return Principal{}, err
+	if p, err = a.cfg.Verifier.Verify(token); err != nil {
+		return Principal{}, false, err
 	}
 	if a.cfg.Check != nil {
-		if err := a.cfg.Check(ctx, p); err != nil {
-			return Principal{}, err
-		}
+		err = a.cfg.Check(ctx, p)
 	}
-	return p, nil
+	return p, true, err
 }
 
 // ParseBearer returns the token of an authorization header after RFC 6750: the scheme in any case, one space, and a

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -104,7 +105,7 @@ func TestAuthenticate(t *testing.T) {
 func TestCheckCanRefuseAGoodToken(t *testing.T) {
 	t.Parallel()
 	revoked := apperr.Unauthenticated("SESSION_REVOKED", "the session has ended; log in again")
-	var told []string
+	var told []Refusal
 	a, err := NewAuthenticator(AuthenticatorConfig{
 		Verifier: oneToken{}, Policy: Policy{"/s/Any": Authenticated(), "/s/Public": Public()},
 		Check: func(_ context.Context, p Principal) error {
@@ -113,7 +114,12 @@ func TestCheckCanRefuseAGoodToken(t *testing.T) {
 			}
 			return nil
 		},
-		Refused: func(_ context.Context, r Refusal) { told = append(told, r.Reason) },
+		Refused: func(ctx context.Context, r Refusal) {
+			if p, known := PrincipalFrom(ctx); !known || !cmp.Equal(p, alice()) {
+				t.Errorf("the hook's context names %+v, %t", p, known)
+			}
+			told = append(told, r)
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -125,8 +131,9 @@ func TestCheckCanRefuseAGoodToken(t *testing.T) {
 	if _, known := PrincipalFrom(ctx); err != nil || known {
 		t.Errorf("public: known %t, %v", known, err)
 	}
-	if diff := cmp.Diff([]string{"SESSION_REVOKED"}, told); diff != "" {
-		t.Error(diff)
+	want := Refusal{Method: "/s/Any", Reason: "SESSION_REVOKED", Principal: alice(), Known: true, Err: revoked}
+	if len(told) != 1 || !cmp.Equal(told[0], want, cmpopts.EquateErrors()) {
+		t.Errorf("told %+v, want %+v", told, want)
 	}
 }
 

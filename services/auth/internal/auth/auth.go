@@ -47,7 +47,7 @@ const (
 
 const (
 	opaqueLabel  = "counterfoil unknown account v1"
-	anonymousPer = 50  // records per second of calls that no token came with
+	anonymousPer = 50  // records per second of calls from whoever is not logged in
 	anonymousMax = 200 // … and at once
 )
 
@@ -77,7 +77,7 @@ type Service struct {
 	clock     func() time.Time
 	newID     func() uuid.UUID
 	opaqueKey []byte
-	anonymous *rate.Limiter // bounds what calls without a token can make us record
+	anonymous *rate.Limiter // bounds what callers who are not logged in can make us record
 }
 
 // New fills the defaults of o.

@@ -71,23 +71,24 @@ func (s *Service) record(ctx context.Context, events ...*auditv1.AuditEvent) {
 	s.wake()
 }
 
-// recordCheap is record for a refusal that costs a stranger nothing to bring about: no token came with the call, and no
-// password was hashed. Those are recorded up to 50 a second; what is beyond is logged.
+// recordCheap is record for a refusal that costs the caller nothing to bring about and that nothing can stop: no good token
+// came with the call, or one whose session is over, and no password was hashed. Those are recorded up to 50 a second; what
+// is beyond is logged.
 func (s *Service) recordCheap(ctx context.Context, e *auditv1.AuditEvent) {
 	if !s.anonymous.Allow() {
-		s.log.WarnContext(ctx, "refusal not recorded: too many from callers without a token",
+		s.log.WarnContext(ctx, "refusal not recorded: too many from callers who are not logged in",
 			slog.String("event_type", e.GetEventType()), slog.String("reason", e.GetReason()))
 		return
 	}
 	s.record(ctx, e)
 }
 
-// RecordRefusal records a call that the authenticator did not let in.
+// RecordRefusal records a call that the authenticator did not let in, with who it was if ctx names one.
 func (s *Service) RecordRefusal(ctx context.Context, tried Attempt, r authn.Refusal) {
 	e := refused(s.origin(ctx), tried, "", auditv1.Outcome_OUTCOME_DENIED, r.Reason)
-	if r.Known {
-		s.record(ctx, e)
+	if apperr.KindOf(r.Err) == apperr.KindUnauthenticated {
+		s.recordCheap(ctx, e)
 		return
 	}
-	s.recordCheap(ctx, e)
+	s.record(ctx, e)
 }

@@ -64,7 +64,10 @@ func TestCallsThatAreNotLetInAreRecorded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.user("ada")
-	ada, _ := b.login("ada@example.com", goodPassword)
+	ada, here := b.login("ada@example.com", goodPassword)
+	revoked, gone := b.login("ada@example.com", goodPassword)
+	_, err := b.sessions.RevokeSession(ada, &authv1.RevokeSessionRequest{Name: gone.GetSession().GetName(), RequestId: uuid.NewString()})
+	b.must(err)
 	open := []string{"Login", "Refresh"}
 	own := append([]string{"Logout", "GetSelf", "ChangePassword", "GetUser", "GetSession", "ListSessions", "RevokeSession", "RevokeUserSessions"}, open...)
 	for _, full := range b.methods() {
@@ -75,10 +78,11 @@ func TestCallsThatAreNotLetInAreRecorded(t *testing.T) {
 			pass   []string
 			code   codes.Code
 			reason string
-			actor  string
+			actor  string // its session; nobody has none
 		}{
-			{"nobody", t.Context(), open, codes.Unauthenticated, "TOKEN_MISSING", "anonymous"},
-			{"a user without roles", ada, own, codes.PermissionDenied, "ROLE_REQUIRED", "user"},
+			{"nobody", t.Context(), open, codes.Unauthenticated, "TOKEN_MISSING", ""},
+			{"a user without roles", ada, own, codes.PermissionDenied, "ROLE_REQUIRED", here.GetSession().GetName()},
+			{"a user whose session is over", revoked, open, codes.Unauthenticated, "SESSION_ENDED", gone.GetSession().GetName()},
 		} {
 			if slices.Contains(caller.pass, name) {
 				continue
@@ -96,11 +100,20 @@ func TestCallsThatAreNotLetInAreRecorded(t *testing.T) {
 			}
 			e := events[0]
 			if !strings.HasSuffix(e.GetAction(), "_refused") || e.GetReason() != caller.reason || e.GetMetadata()["method"] != name ||
-				e.GetActor().GetType() != caller.actor || e.GetOutcome() != auditv1.Outcome_OUTCOME_DENIED {
+				actorSession(e) != caller.actor || e.GetOutcome() != auditv1.Outcome_OUTCOME_DENIED {
 				t.Errorf("%s by %s recorded %v", name, caller.who, e)
 			}
 		}
 	}
+}
+
+// actorSession is the name of the session that an event's actor acted in.
+func actorSession(e *auditv1.AuditEvent) string {
+	a := e.GetActor()
+	if a.GetType() == "anonymous" && a.GetId() == "" {
+		return ""
+	}
+	return "users/" + a.GetId() + "/sessions/" + a.GetSessionId()
 }
 
 // invoke calls a method with an empty request.
