@@ -69,10 +69,11 @@ CREATE TABLE sessions (
     end_reason   text        NOT NULL DEFAULT '',
     CONSTRAINT sessions_pkey PRIMARY KEY (id),
     CONSTRAINT sessions_user_fkey FOREIGN KEY (user_id) REFERENCES users (id),
-    CONSTRAINT sessions_state_check CHECK (state IN ('ACTIVE', 'ENDED', 'REVOKED')),
+    CONSTRAINT sessions_state_check CHECK (state IN ('ACTIVE', 'ENDED', 'REVOKED', 'EXPIRED')),
     CONSTRAINT sessions_version_check CHECK (version >= 1)
 );
 CREATE INDEX sessions_user_idx ON sessions (user_id, create_time DESC);
+CREATE INDEX sessions_expire_idx ON sessions (expire_time) WHERE state = 'ACTIVE';
 COMMENT ON TABLE sessions IS 'Audited. A session is a family of refresh tokens: revoking it revokes them all.';
 
 CREATE TABLE credentials (

@@ -293,7 +293,7 @@ CREATE TABLE public.sessions (
     expire_time timestamp with time zone NOT NULL,
     end_time timestamp with time zone,
     end_reason text DEFAULT ''::text NOT NULL,
-    CONSTRAINT sessions_state_check CHECK ((state = ANY (ARRAY['ACTIVE'::text, 'ENDED'::text, 'REVOKED'::text]))),
+    CONSTRAINT sessions_state_check CHECK ((state = ANY (ARRAY['ACTIVE'::text, 'ENDED'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
     CONSTRAINT sessions_version_check CHECK ((version >= 1))
 );
 
@@ -380,6 +380,8 @@ CREATE UNIQUE INDEX audit_outbox_version_key ON public.audit_outbox USING btree 
 CREATE INDEX refresh_tokens_session_idx ON public.refresh_tokens USING btree (session_id);
 
 CREATE INDEX requests_created_idx ON public.requests USING btree (created_at);
+
+CREATE INDEX sessions_expire_idx ON public.sessions USING btree (expire_time) WHERE (state = 'ACTIVE'::text);
 
 CREATE INDEX sessions_user_idx ON public.sessions USING btree (user_id, create_time DESC);
 

@@ -74,7 +74,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	}
 
 	// 5 background
-	housekeeper := auth.Housekeeper{DB: db, Logger: tel.Logger}
+	housekeeper := auth.Housekeeper{Auth: accounts}
 
 	// 6 transport
 	server, err := cfg.server(tel, keys, rpc.Config{DB: db, Auth: accounts, Wake: dispatcher.Wake})

@@ -52,6 +52,16 @@ func (c *clock) advance(d time.Duration) {
 	c.ahead += d
 }
 
+// newID is a UUIDv7 of the clock's time: an event whose id is of another day is refused.
+func (c *clock) newID() uuid.UUID {
+	id := uuid.Must(uuid.NewV7())
+	milli := c.now().UnixMilli()
+	for i := range 6 {
+		id[i] = byte(milli >> (40 - 8*i))
+	}
+	return id
+}
+
 // bundle is a service on a database of its own, with a first operator.
 type bundle struct {
 	*auth.Service
@@ -95,7 +105,9 @@ func (b *bundle) service(cost auth.HashParams) *auth.Service {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	s, err := auth.New(auth.Options{DB: b.db.Service, Hasher: hasher, Signer: signer, Secret: "0123456789abcdef", Now: b.clock.now})
+	s, err := auth.New(auth.Options{
+		DB: b.db.Service, Hasher: hasher, Signer: signer, Secret: "0123456789abcdef", Now: b.clock.now, NewID: b.clock.newID,
+	})
 	if err != nil {
 		b.t.Fatal(err)
 	}

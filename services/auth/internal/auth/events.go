@@ -89,6 +89,7 @@ const (
 	reasonUserDisabled    = "USER_DISABLED"
 	reasonUserDeleted     = "USER_DELETED"
 	reasonLogout          = "LOGOUT"
+	reasonExpired         = "EXPIRED"
 	reasonRevoked         = "REVOKED"
 	reasonPasswordChanged = "PASSWORD_CHANGED"
 	reasonPasswordReset   = "PASSWORD_RESET"
@@ -261,8 +262,8 @@ func sessionRefreshed(o origin, s store.Session, u store.User) *auditv1.AuditEve
 	return sessionEvent(o, ActionSessionRefreshed, auditv1.Operation_OPERATION_UPDATE, s, u)
 }
 
-// sessionOver is the end of a session: by its user (ended), by anybody or anything else (revoked), or with its user
-// (deleted). The reason says which.
+// sessionOver is the end of a session: by its user or its lifetime (ended), by anybody or anything else (revoked), or with
+// its user (deleted). The reason says which.
 func sessionOver(o origin, action string, op auditv1.Operation, before, after store.Session, u store.User, reason string) *auditv1.AuditEvent {
 	e := sessionEvent(o, action, op, after, u, changed("state", before.State, after.State)...)
 	return with(e, auditv1.Outcome_OUTCOME_SUCCEEDED, reason)

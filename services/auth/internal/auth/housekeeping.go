@@ -5,10 +5,9 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/counterfoil/counterfoil/internal/idempotency"
 	"github.com/counterfoil/counterfoil/services/auth/internal/store"
@@ -17,16 +16,16 @@ import (
 const (
 	housekeepingEvery = 10 * time.Minute
 	housekeepingBatch = 1000
+	expireBatch       = 100 // sessions that end, and their events, in one transaction
 	// tokenGrace keeps expired refresh tokens a while, so that using one is still recorded with its session.
 	tokenGrace = 24 * time.Hour
 )
 
-// Housekeeper deletes what is of no more use: request ids after their 24 hours, refresh tokens a day after they expired.
-// Neither is audited (migrations/auth/unaudited.txt). Several may run at once.
+// Housekeeper ends sessions that are past their lifetime, with an event for each, and deletes what is of no more use:
+// request ids after their 24 hours, refresh tokens a day after they expired. Deleting is not audited
+// (migrations/auth/unaudited.txt). Several may run at once.
 type Housekeeper struct {
-	DB     *pgxpool.Pool
-	Logger *slog.Logger
-	Now    func() time.Time // default time.Now
+	Auth *Service
 }
 
 // Run tidies at once and then every 10 minutes until ctx ends; then it returns nil. A failed pass is logged and the next
@@ -36,7 +35,7 @@ func (h Housekeeper) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := h.Once(ctx); err != nil && ctx.Err() == nil {
-			h.Logger.WarnContext(ctx, "housekeeping", slog.Any("error", err))
+			h.Auth.log.WarnContext(ctx, "housekeeping", slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():
@@ -46,18 +45,21 @@ func (h Housekeeper) Run(ctx context.Context) error {
 	}
 }
 
-// Once deletes what is due, in small batches.
+// Once does what is due, in small batches. What fails of it keeps nothing else from being done.
 func (h Housekeeper) Once(ctx context.Context) error {
-	now := time.Now
-	if h.Now != nil {
-		now = h.Now
-	}
-	if err := (idempotency.Pruner{DB: h.DB, Logger: h.Logger}).Once(ctx); err != nil {
-		return err
-	}
+	return errors.Join(
+		inBatches(expireBatch, func(limit int) (int, error) { return h.Auth.expireSessions(ctx, limit) }),
+		idempotency.Pruner{DB: h.Auth.db, Logger: h.Auth.log}.Once(ctx),
+		inBatches(housekeepingBatch, func(limit int) (int, error) {
+			return store.PruneRefreshTokens(ctx, h.Auth.db, h.Auth.now().Add(-tokenGrace), limit)
+		}),
+	)
+}
+
+// inBatches repeats do until it finds less than the limit.
+func inBatches(limit int, do func(limit int) (int, error)) error {
 	for {
-		n, err := store.PruneRefreshTokens(ctx, h.DB, now().Add(-tokenGrace), housekeepingBatch)
-		if err != nil || n < housekeepingBatch {
+		if n, err := do(limit); err != nil || n < limit {
 			return err
 		}
 	}

@@ -317,7 +317,7 @@ func TestHousekeepingDeletesWhatIsDue(t *testing.T) {
 		WHERE request_id = (SELECT request_id FROM requests LIMIT 1)`); err != nil {
 		t.Fatal(err)
 	}
-	h := auth.Housekeeper{DB: b.db.Service, Now: b.clock.now}
+	h := auth.Housekeeper{Auth: b.Service}
 	if err := h.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -101,10 +101,12 @@ func lockForRefresh(ctx context.Context, tx pgx.Tx, user, session uuid.UUID, has
 // news: there is nothing left to revoke.
 func refreshRefusal(ctx context.Context, o origin, p store.LoginPolicy, u store.User, s store.Session, t store.RefreshToken) string {
 	switch {
+	case s.State == store.SessionExpired:
+		return "SESSION_EXPIRED"
 	case s.State != store.SessionActive:
 		return "SESSION_ENDED"
 	case !s.ExpireTime.After(o.at):
-		return "SESSION_EXPIRED"
+		return "SESSION_EXPIRED" // and found so before housekeeping did
 	case t.UseTime != nil:
 		return reasonTokenReused
 	case u.State != store.UserActive:

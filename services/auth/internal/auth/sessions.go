@@ -5,6 +5,7 @@ package auth
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -99,6 +100,35 @@ func (s *Service) RevokeUserSessions(ctx context.Context, key idempotency.Key, u
 		return nil
 	})
 	return count, err
+}
+
+// expireSessions ends up to limit sessions that are past their lifetime, records auth.session.ended.v1 (reason EXPIRED)
+// with each, and returns how many. It leaves out what somebody else holds. What a crash undid, the next call does.
+func (s *Service) expireSessions(ctx context.Context, limit int) (int, error) {
+	var count int
+	err := pgdb.InTx(ctx, s.db, func(tx pgx.Tx) error {
+		o := s.origin(ctx).bySystem("housekeeping")
+		expired, err := store.New(tx).LockExpired(ctx, o.at, limit)
+		if count = len(expired); err != nil || count == 0 {
+			return err
+		}
+		var batch pgx.Batch
+		events := make([]*auditv1.AuditEvent, count)
+		for i, e := range expired {
+			after := e.Session
+			after.Version, after.State = e.Session.Version+1, store.SessionExpired // when and why its expire_time says
+			store.EndSession(&batch, after)
+			events[i] = sessionOver(o, ActionSessionEnded, auditv1.Operation_OPERATION_UPDATE, e.Session, after, e.User, reasonExpired)
+		}
+		return outbox.AppendBatch(ctx, tx, &batch, events...)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("end expired sessions: %w", err)
+	}
+	if count > 0 {
+		s.wake()
+	}
+	return count, nil
 }
 
 // endSession queues the end of a session and returns its event.

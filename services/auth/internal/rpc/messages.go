@@ -83,7 +83,7 @@ func sessionState(s store.Session) authv1.Session_State {
 		return authv1.Session_STATE_ENDED
 	case s.State == store.SessionRevoked:
 		return authv1.Session_STATE_REVOKED
-	case !s.ExpireTime.After(time.Now()):
+	case s.State == store.SessionExpired, !s.ExpireTime.After(time.Now()):
 		return authv1.Session_STATE_EXPIRED
 	}
 	return authv1.Session_STATE_ACTIVE

@@ -120,12 +120,12 @@ func UseRefreshToken(b *pgx.Batch, hash []byte, at time.Time) {
 }
 
 // PruneRefreshTokens deletes up to limit refresh tokens that expired before a time, and returns how many.
-func PruneRefreshTokens(ctx context.Context, db Execer, before time.Time, limit int) (int64, error) {
+func PruneRefreshTokens(ctx context.Context, db Execer, before time.Time, limit int) (int, error) {
 	tag, err := db.Exec(ctx, `
 		DELETE FROM refresh_tokens
 		WHERE token_hash IN (SELECT token_hash FROM refresh_tokens WHERE expire_time < $1 LIMIT $2 FOR UPDATE SKIP LOCKED)`, before, limit)
 	if err != nil {
 		return 0, fmt.Errorf("prune refresh tokens: %w", err)
 	}
-	return tag.RowsAffected(), nil
+	return int(tag.RowsAffected()), nil
 }

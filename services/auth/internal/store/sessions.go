@@ -14,11 +14,12 @@ import (
 	"github.com/counterfoil/counterfoil/internal/apperr"
 )
 
-// The states of a session. One past its ExpireTime is over, whatever its state.
+// The states of a session. One past its ExpireTime is over, whatever its state: it becomes EXPIRED some time later.
 const (
 	SessionActive  = "ACTIVE"
 	SessionEnded   = "ENDED"
 	SessionRevoked = "REVOKED"
+	SessionExpired = "EXPIRED"
 )
 
 // Session is a row of sessions: one login and the refresh tokens that descend from it.
@@ -77,6 +78,38 @@ func (q Queries) LockSessions(ctx context.Context, user uuid.UUID, onlyActive bo
 		return nil, fmt.Errorf("lock sessions: %w", err)
 	}
 	return collectSessions(rows, "lock sessions")
+}
+
+// Expired is a session that is active in spite of its ExpireTime, and its user as far as an event names it.
+type Expired struct {
+	Session Session
+	User    User
+}
+
+// LockExpired returns up to limit sessions that are active and expired at a time, the longest expired first, and holds
+// their rows and their users' until the transaction ends. It leaves out what another holds: it never waits, so it needs to
+// keep no order of locks, and any number of transactions share the work.
+func (q Queries) LockExpired(ctx context.Context, at time.Time, limit int) ([]Expired, error) {
+	rows, err := q.db.Query(ctx, `
+		SELECT s.id, s.version, s.user_id, s.state, s.create_time, s.expire_time, u.id, u.version, u.display_name
+		FROM sessions s JOIN users u ON u.id = s.user_id
+		WHERE s.state = 'ACTIVE' AND s.expire_time <= $1
+		ORDER BY s.expire_time
+		LIMIT $2
+		FOR UPDATE OF u, s SKIP LOCKED`, at, limit)
+	if err != nil {
+		return nil, fmt.Errorf("lock expired sessions: %w", err)
+	}
+	expired, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Expired, error) {
+		var e Expired
+		s, u := &e.Session, &e.User
+		err := row.Scan(&s.ID, &s.Version, &s.UserID, &s.State, &s.CreateTime, &s.ExpireTime, &u.ID, &u.Version, &u.DisplayName)
+		return e, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lock expired sessions: %w", err)
+	}
+	return expired, nil
 }
 
 // ListSessions returns up to limit sessions of a user, newest first, from after the position (before, id) on. A zero
