@@ -55,77 +55,103 @@ func (s *Service) ResetPassword(ctx context.Context, t Target, password string) 
 // auth.user.password_changed.v1 with the account's row and auth.session.revoked.v1 with each session's.
 //
 // A wrong current password is PermissionDenied (BAD_PASSWORD) and counts towards the lock-out as at login, and a locked
-// account cannot change it (LOCKED_OUT): a stolen access token is no way to try passwords.
+// account cannot change it (LOCKED_OUT): a stolen access token is no way to try passwords. Both cost one hash, whether the
+// password was right or not, so the time that LOCKED_OUT takes tells nothing of it.
 func (s *Service) ChangePassword(ctx context.Context, key idempotency.Key, current, next string) (store.User, error) {
 	userID, sessionID, err := callerIDs(ctx)
 	if err != nil {
 		return store.User{}, err
 	}
-	known, policy, err := s.ownCredential(ctx, userID)
-	if err != nil {
-		return store.User{}, err
+	try := TryChangePassword.on(userID, key)
+	c := passwordChange{s: s, key: key, userID: userID, sessionID: sessionID}
+	if err := c.compare(ctx, current); err != nil {
+		return store.User{}, s.refuse(ctx, try, err)
 	}
-	matches, _, err := s.hasher.Matches(ctx, current, known.PasswordHash)
-	if err != nil {
-		return store.User{}, err
+	// The new password is not worth a hash before the current one was found right under the user's lock. If the account is
+	// locked meanwhile, the guess came before: it is refused all the same, and the time gives away no more than an answer.
+	err = c.commit(ctx, "")
+	if err == nil && !c.over {
+		var hash string
+		if hash, err = s.hashNew(ctx, next); err == nil {
+			err = c.commit(ctx, hash)
+		}
 	}
-	hash, weak := s.hashNew(ctx, next)
+	err = s.settle(ctx, try, err, s.rereadUser(ctx, Target{ID: userID}, &c.user))
+	if err == nil && c.refusal != nil {
+		return store.User{}, c.refusal // recorded with the counter that it raised
+	}
+	return c.user, err
+}
 
-	var user store.User
-	var refusal error
-	err = pgdb.InTx(ctx, s.db, func(tx pgx.Tx) error {
-		refusal = nil
-		before, err := store.New(tx).LockUser(ctx, userID)
+// passwordChange is one ChangePassword in progress.
+type passwordChange struct {
+	s                 *Service
+	key               idempotency.Key
+	userID, sessionID uuid.UUID
+
+	policy  store.LoginPolicy
+	known   store.Credential // what the current password was compared with
+	matches bool
+
+	user    store.User
+	refusal error // already recorded
+	over    bool  // refused, or answered before: there is nothing to change
+}
+
+// compare looks whether a password is the current one, without a lock.
+func (c *passwordChange) compare(ctx context.Context, current string) (err error) {
+	if c.policy, err = store.New(c.s.db).LoginPolicy(ctx); err != nil {
+		return err
+	}
+	if c.known, err = store.New(c.s.db).Credential(ctx, c.userID); err != nil {
+		return err
+	}
+	c.matches, _, err = c.s.hasher.Matches(ctx, current, c.known.PasswordHash)
+	return err
+}
+
+// commit judges the current password under the user's lock and records its refusal. Otherwise it sets the new one; without
+// a hash it changes nothing.
+func (c *passwordChange) commit(ctx context.Context, hash string) error {
+	return pgdb.InTx(ctx, c.s.db, func(tx pgx.Tx) error {
+		c.refusal, c.over = nil, false
+		before, err := store.New(tx).LockUser(ctx, c.userID)
 		if err != nil {
 			return err
 		}
 		// Looked up here, because a repeat brings a password that is no longer the current one.
-		if _, repeated, err := key.Recall(ctx, tx); repeated || err != nil {
-			user = before
+		if _, repeated, err := c.key.Recall(ctx, tx); repeated || err != nil {
+			c.user, c.over = before, true
 			return err
 		}
-		o := s.origin(ctx)
+		o := c.s.origin(ctx)
 		var batch pgx.Batch
-		if refusal = passwordRefusal(o, before, matches && before.PasswordHash == known.PasswordHash); refusal != nil {
+		if c.refusal = passwordRefusal(o, before, c.matches && before.PasswordHash == c.known.PasswordHash); c.refusal != nil {
+			c.over = true
 			events := []*auditv1.AuditEvent{
-				refused(o, TryChangePassword, userID.String(), auditv1.Outcome_OUTCOME_DENIED, apperr.ReasonOf(refusal)),
+				refused(o, TryChangePassword, c.userID.String(), auditv1.Outcome_OUTCOME_DENIED, apperr.ReasonOf(c.refusal)),
 			}
-			if apperr.ReasonOf(refusal) == reasonBadPassword {
-				events = append(events, countFailure(&batch, o, policy, before)...)
+			if apperr.ReasonOf(c.refusal) == reasonBadPassword {
+				events = append(events, countFailure(&batch, o, c.policy, before)...)
 			}
 			return outbox.AppendBatch(ctx, tx, &batch, events...)
 		}
-		if weak != nil {
-			return weak
+		if hash == "" {
+			return nil
 		}
-		sessions, err := store.New(tx).LockSessions(ctx, userID, true)
+		sessions, err := store.New(tx).LockSessions(ctx, c.userID, true)
 		if err != nil {
 			return err
 		}
-		user = renewed(before, o)
-		key.Queue(&batch, idempotency.Result{Name: user.Name(), Version: user.Version})
-		store.UpdateUser(&batch, user)
-		store.SetPassword(&batch, user.ID, hash, o.at)
-		store.ClearAttempts(&batch, user.ID)
-		events := []*auditv1.AuditEvent{userChanged(o, ActionPasswordChanged, before, user)}
-		events = append(events, revokeAll(&batch, o, sessions, user, sessionID, reasonPasswordChanged)...)
+		c.user = renewed(before, o)
+		c.key.Queue(&batch, idempotency.Result{Name: c.user.Name(), Version: c.user.Version})
+		store.UpdateUser(&batch, c.user)
+		store.SetPassword(&batch, c.userID, hash, o.at)
+		store.ClearAttempts(&batch, c.userID)
+		events := []*auditv1.AuditEvent{userChanged(o, ActionPasswordChanged, before, c.user)}
+		events = append(events, revokeAll(&batch, o, sessions, c.user, c.sessionID, reasonPasswordChanged)...)
 		return outbox.AppendBatch(ctx, tx, &batch, events...)
 	})
-	err = s.settle(ctx, TryChangePassword.on(userID, key), err, s.rereadUser(ctx, Target{ID: userID}, &user))
-	if err == nil && refusal != nil {
-		return store.User{}, refusal // recorded with the counter that it raised
-	}
-	return user, err
-}
-
-// ownCredential returns what a caller's current password is compared with, and the policy.
-func (s *Service) ownCredential(ctx context.Context, user uuid.UUID) (store.Credential, store.LoginPolicy, error) {
-	policy, err := store.New(s.db).LoginPolicy(ctx)
-	if err != nil {
-		return store.Credential{}, store.LoginPolicy{}, err
-	}
-	known, err := store.New(s.db).Credential(ctx, user)
-	return known, policy, err
 }
 
 // renewed is a user at the version that comes with a new password.
