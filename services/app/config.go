@@ -17,6 +17,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/internal/authn"
 	"github.com/counterfoil/counterfoil/internal/config"
+	"github.com/counterfoil/counterfoil/internal/dispatch"
 	"github.com/counterfoil/counterfoil/internal/grpcserver"
 	"github.com/counterfoil/counterfoil/internal/idempotency"
 	"github.com/counterfoil/counterfoil/internal/outboxrpc"
@@ -25,7 +26,6 @@ import (
 	"github.com/counterfoil/counterfoil/internal/telemetry"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
 	"github.com/counterfoil/counterfoil/pkg/outbox"
-	"github.com/counterfoil/counterfoil/pkg/outbox/outboxotel"
 	"github.com/counterfoil/counterfoil/pkg/outbox/redisstream"
 	"github.com/counterfoil/counterfoil/services/app/internal/app"
 	"github.com/counterfoil/counterfoil/services/app/internal/rpc"
@@ -140,28 +140,9 @@ func (s *settings) open(ctx context.Context, tel *telemetry.Telemetry) (calls, m
 
 // dispatcher numbers what is committed and carries it to the broker, with metrics and spans.
 func (s *settings) dispatcher(movers *pgxpool.Pool, broker *redis.Client, tel *telemetry.Telemetry) (*outbox.Dispatcher, error) {
-	stream, err := redisstream.New(redisstream.Options{Client: broker, Owner: service, Keys: s.keys})
-	if err != nil {
-		return nil, err
-	}
-	publisher, err := outboxotel.Publisher(stream, outboxotel.PublisherOptions{
-		TracerProvider: tel.TracerProvider, MeterProvider: tel.MeterProvider, Destination: stream.Stream(),
+	return dispatch.New(dispatch.Config{
+		Owner: service, DB: movers, Broker: broker, Keys: s.keys, Telemetry: tel, TimeScale: s.TimeScale,
 	})
-	if err != nil {
-		return nil, err
-	}
-	sealer, err := outbox.NewSealer(movers, outbox.SealerOptions{})
-	if err != nil {
-		return nil, err
-	}
-	store := outbox.NewPostgres(movers, outbox.PostgresOptions{})
-	options := outbox.DispatcherOptions{Store: store, Publisher: publisher, Sealer: sealer, Logger: tel.Logger}
-	dispatcher, err := outbox.NewDispatcher(options.Scaled(s.TimeScale))
-	if err != nil {
-		return nil, err
-	}
-	_, err = outboxotel.Register(tel.MeterProvider, outboxotel.MetricsOptions{Reader: store, Dispatcher: dispatcher})
-	return dispatcher, err
 }
 
 // access decides who may call: whoever shows a token of Auth's, with a role where the policy asks for one. Refusals are

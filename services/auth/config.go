@@ -19,6 +19,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/internal/authn"
 	"github.com/counterfoil/counterfoil/internal/config"
+	"github.com/counterfoil/counterfoil/internal/dispatch"
 	"github.com/counterfoil/counterfoil/internal/grpcserver"
 	"github.com/counterfoil/counterfoil/internal/idempotency"
 	"github.com/counterfoil/counterfoil/internal/outboxrpc"
@@ -27,7 +28,6 @@ import (
 	"github.com/counterfoil/counterfoil/internal/telemetry"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
 	"github.com/counterfoil/counterfoil/pkg/outbox"
-	"github.com/counterfoil/counterfoil/pkg/outbox/outboxotel"
 	"github.com/counterfoil/counterfoil/pkg/outbox/redisstream"
 	"github.com/counterfoil/counterfoil/services/auth/internal/auth"
 	"github.com/counterfoil/counterfoil/services/auth/internal/rpc"
@@ -240,28 +240,9 @@ func (s *settings) openKeys() (k keys, err error) {
 
 // dispatcher numbers what is committed and carries it to the broker, with metrics and spans.
 func (s *settings) dispatcher(movers *pgxpool.Pool, broker *redis.Client, tel *telemetry.Telemetry) (*outbox.Dispatcher, error) {
-	stream, err := redisstream.New(redisstream.Options{Client: broker, Owner: auth.Owner, Keys: s.macs})
-	if err != nil {
-		return nil, err
-	}
-	publisher, err := outboxotel.Publisher(stream, outboxotel.PublisherOptions{
-		TracerProvider: tel.TracerProvider, MeterProvider: tel.MeterProvider, Destination: stream.Stream(),
+	return dispatch.New(dispatch.Config{
+		Owner: auth.Owner, DB: movers, Broker: broker, Keys: s.macs, Telemetry: tel, TimeScale: s.TimeScale,
 	})
-	if err != nil {
-		return nil, err
-	}
-	sealer, err := outbox.NewSealer(movers, outbox.SealerOptions{})
-	if err != nil {
-		return nil, err
-	}
-	store := outbox.NewPostgres(movers, outbox.PostgresOptions{})
-	options := outbox.DispatcherOptions{Store: store, Publisher: publisher, Sealer: sealer, Logger: tel.Logger}
-	dispatcher, err := outbox.NewDispatcher(options.Scaled(s.TimeScale))
-	if err != nil {
-		return nil, err
-	}
-	_, err = outboxotel.Register(tel.MeterProvider, outboxotel.MetricsOptions{Reader: store, Dispatcher: dispatcher})
-	return dispatcher, err
 }
 
 func (s *settings) accounts(db *pgxpool.Pool, k keys, d *outbox.Dispatcher, tel *telemetry.Telemetry) auth.Options {
