@@ -1,11 +1,11 @@
 // Copyright The Counterfoil Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config reads a service's configuration from the environment into one struct, and describes that struct.
+// Package config reads a service's configuration from the environment into one struct, and shows it without its secrets.
 //
 // The struct is the complete list of what can be configured: its tags env, envDefault and doc give name, default and
-// explanation of each field. The package reads no files but those named by NAME_FILE variables, keeps no state and
-// knows no service.
+// explanation of each field, from which configdoc writes docs/configuration.md. The package reads no files but those named
+// by NAME_FILE variables, keeps no state and knows no service.
 package config
 
 //go:generate go run ./configdoc -root ../..
@@ -40,13 +40,13 @@ func Load(getenv func(string) string, cfg any, checks ...func() error) error {
 	environment := make(map[string]string, len(fields))
 	var problems []string
 	for _, f := range fields {
-		value, err := lookup(getenv, f.Field)
+		value, err := lookup(getenv, f)
 		if err != nil {
 			problems = append(problems, err.Error())
 			value = "unreadable" // keeps "required" from being reported as a second problem
 		}
 		if value != "" {
-			environment[f.Name] = value
+			environment[f.name] = value
 		}
 	}
 	problems = append(problems, parse(cfg, environment, fields)...)
@@ -61,32 +61,32 @@ func Load(getenv func(string) string, cfg any, checks ...func() error) error {
 }
 
 // lookup reads one variable, from its file if NAME_FILE is given.
-func lookup(getenv func(string) string, f Field) (string, error) {
-	value := getenv(f.Name)
-	if !f.Secret {
+func lookup(getenv func(string) string, f entry) (string, error) {
+	value := getenv(f.name)
+	if !f.secret {
 		return value, nil
 	}
-	path := getenv(f.Name + fileSuffix)
+	path := getenv(f.name + fileSuffix)
 	switch {
 	case path == "":
 		return value, nil
 	case value != "":
-		return "", fmt.Errorf("%s and %s are both set: give one of them", f.Name, f.Name+fileSuffix)
+		return "", fmt.Errorf("%s and %s are both set: give one of them", f.name, f.name+fileSuffix)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", f.Name+fileSuffix, err)
+		return "", fmt.Errorf("%s: %w", f.name+fileSuffix, err)
 	}
 	if info.Size() > maxSecretFile {
-		return "", fmt.Errorf("%s: %s is larger than %d bytes", f.Name+fileSuffix, path, maxSecretFile)
+		return "", fmt.Errorf("%s: %s is larger than %d bytes", f.name+fileSuffix, path, maxSecretFile)
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", f.Name+fileSuffix, err)
+		return "", fmt.Errorf("%s: %w", f.name+fileSuffix, err)
 	}
 	value = strings.TrimRight(string(content), "\r\n")
 	if value == "" {
-		return "", fmt.Errorf("%s: %s is empty", f.Name+fileSuffix, path)
+		return "", fmt.Errorf("%s: %s is empty", f.name+fileSuffix, path)
 	}
 	return value, nil
 }
@@ -103,7 +103,7 @@ func parse(cfg any, environment map[string]string, fields []entry) []string {
 	}
 	byGoName := make(map[string]string, len(fields))
 	for _, f := range fields {
-		byGoName[f.goName] = f.Name
+		byGoName[f.goName] = f.name
 	}
 	problems := make([]string, 0, len(aggregate.Errors))
 	for _, e := range aggregate.Errors {
@@ -146,9 +146,10 @@ func summary(problems []string) error {
 	}
 }
 
-// entry is a field together with the name that it has in Go.
+// entry is one variable and the field that holds it.
 type entry struct {
-	Field
+	name   string // of the variable, prefixes included
+	secret bool   // never printed, and may be given as NAME_FILE
 	goName string
 	value  reflect.Value
 }
@@ -175,21 +176,12 @@ func walkStruct(v reflect.Value, prefix string) []entry {
 			entries = append(entries, walkStruct(v.Field(i), prefix+f.Tag.Get("envPrefix"))...)
 			continue
 		}
-		name, options, _ := strings.Cut(tag, ",")
+		name, _, _ := strings.Cut(tag, ",")
 		if !tagged || name == "" || name == "-" {
 			continue
 		}
 		entries = append(entries, entry{
-			Field: Field{
-				Name:     prefix + name,
-				Type:     typeName(f.Type),
-				Default:  f.Tag.Get("envDefault"),
-				Doc:      f.Tag.Get("doc"),
-				Required: strings.Contains(options, "required") || strings.Contains(options, "notEmpty"),
-				Secret:   f.Type == reflect.TypeFor[Secret](),
-			},
-			goName: f.Name,
-			value:  v.Field(i),
+			name: prefix + name, secret: f.Type == reflect.TypeFor[Secret](), goName: f.Name, value: v.Field(i),
 		})
 	}
 	return entries

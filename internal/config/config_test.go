@@ -121,9 +121,6 @@ func TestLoadRefusesWhatIsNoStruct(t *testing.T) {
 		if err := Load(from(nil), cfg); err == nil {
 			t.Errorf("%T was accepted", cfg)
 		}
-		if Describe(cfg) != nil {
-			t.Errorf("%T was described", cfg)
-		}
 	}
 }
 
@@ -167,31 +164,3 @@ func TestRedactedShowsEveryVariable(t *testing.T) {
 		t.Error(diff)
 	}
 }
-
-func TestDescribeAndMarkdown(t *testing.T) {
-	t.Parallel()
-	fields := Describe(&sample{})
-	if len(fields) != 8 || fields[7].Name != "REDIS_POOL" || fields[7].Default != "7" || !fields[2].Required || !fields[2].Secret {
-		t.Fatalf("got %+v", fields)
-	}
-	var page strings.Builder
-	if err := WriteMarkdown(&page, Section{Title: "auth", Intro: "Of Auth.", Fields: fields[:4]}, Section{Title: "app"}); err != nil {
-		t.Fatal(err)
-	}
-	want := "## auth\n\nOf Auth.\n\n| variable | type | default | meaning |\n|---|---|---|---|\n" +
-		"| `ADDR` | text | `127.0.0.1:1` | Where to listen \\| and more. |\n" +
-		"| `GRACE` | duration | `10s` | How long. |\n" +
-		"| `URL` | secret | **required** | The database. Or `URL_FILE`: a file that holds it. |\n" +
-		"| `KEY` | secret | – | A key. Or `KEY_FILE`: a file that holds it. |\n" +
-		"\n## app\n\n| variable | type | default | meaning |\n|---|---|---|---|\n"
-	if diff := cmp.Diff(want, page.String()); diff != "" {
-		t.Error(diff)
-	}
-	if err := WriteMarkdown(failing{}, Section{}); err == nil {
-		t.Error("a failed write is not reported")
-	}
-}
-
-type failing struct{}
-
-func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }

@@ -17,8 +17,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-
-	"github.com/counterfoil/counterfoil/internal/config"
 )
 
 const intro = `# Configuration
@@ -41,7 +39,7 @@ func main() {
 }
 
 func run(root string) error {
-	var sections []config.Section
+	var sections []section
 	for _, source := range []struct{ title, file string }{
 		{"auth", "services/auth/config.go"},
 		{"app", "services/app/config.go"},
@@ -56,7 +54,7 @@ func run(root string) error {
 	}
 	var out bytes.Buffer
 	out.WriteString(intro)
-	if err := config.WriteMarkdown(&out, sections...); err != nil {
+	if err := writeMarkdown(&out, sections...); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(root, "docs", "configuration.md"), out.Bytes(), 0o644)
@@ -64,12 +62,12 @@ func run(root string) error {
 
 // structs returns a section for each struct of settings in a file. The program's own comes first and bears its name; a
 // subcommand's is named for it: bootstrapSettings of auth becomes "auth bootstrap".
-func structs(file, title string) ([]config.Section, error) {
+func structs(file, title string) ([]section, error) {
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, fmt.Errorf("read settings: %w", err)
 	}
-	var sections []config.Section
+	var sections []section
 	for _, decl := range parsed.Decls {
 		group, ok := decl.(*ast.GenDecl)
 		if !ok || group.Tok != token.TYPE {
@@ -83,11 +81,11 @@ func structs(file, title string) ([]config.Section, error) {
 			}
 			if fields := fields(body); len(fields) > 0 {
 				sub := strings.TrimSuffix(strings.TrimSuffix(named.Name.Name, "ettings"), "S")
-				section := config.Section{Title: title, Fields: fields}
+				found := section{title: title, fields: fields}
 				if sub != "s" && sub != "environment" {
-					section.Title += " " + sub
+					found.title += " " + sub
 				}
-				sections = append(sections, section)
+				sections = append(sections, found)
 			}
 		}
 	}
@@ -98,8 +96,8 @@ func structs(file, title string) ([]config.Section, error) {
 }
 
 // fields reads the tags of a struct's fields.
-func fields(body *ast.StructType) []config.Field {
-	var out []config.Field
+func fields(body *ast.StructType) []field {
+	var out []field
 	for _, f := range body.Fields.List {
 		if f.Tag == nil {
 			continue
@@ -110,9 +108,9 @@ func fields(body *ast.StructType) []config.Field {
 			continue
 		}
 		word, secret := word(f.Type)
-		out = append(out, config.Field{
-			Name: name, Type: word, Default: tag.Get("envDefault"), Doc: tag.Get("doc"),
-			Required: strings.Contains(rest, "required"), Secret: secret,
+		out = append(out, field{
+			name: name, kind: word, defaults: tag.Get("envDefault"), doc: tag.Get("doc"),
+			required: strings.Contains(rest, "required"), secret: secret,
 		})
 	}
 	return out
