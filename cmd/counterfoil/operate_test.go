@@ -5,6 +5,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -238,4 +240,40 @@ func TestOneServiceDown(t *testing.T) {
 	if o.code != exitUnavailable || !strings.Contains(o.out, "outbox of            app") || !strings.Contains(o.err, "auth: stopping") {
 		t.Errorf("exit code %d: %s%s", o.code, o.out, o.err)
 	}
+}
+
+// TestBothServicesDown: each says for itself what is wrong, in the form that was asked for.
+func TestBothServicesDown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fails("auth:OutboxService/GetOutboxStatus", refusal(codes.Unavailable, "SERVER_STOPPING", "stopping"))
+	w.fails("app:OutboxService/GetOutboxStatus", refusal(codes.PermissionDenied, "ROLE_REQUIRED", "not yours"))
+	o := w.run("outbox", "status")
+	if lines := linesOf(o.err, "counterfoil: "); o.code != exitDenied || o.out != "" || !slices.Equal(lines, []string{
+		"counterfoil: auth: stopping (SERVER_STOPPING)", "counterfoil: app: not yours (ROLE_REQUIRED)",
+	}) {
+		t.Errorf("exit code %d: %s%s", o.code, o.out, o.err)
+	}
+	o = w.run("outbox", "status", "-o", "json")
+	if lines := linesOf(o.err, `{"error":{`); o.code != exitDenied || len(lines) != 2 || strings.Count(o.err, "\n") != 2 {
+		t.Errorf("exit code %d: %s", o.code, o.err)
+	}
+}
+
+// TestOutboxStatusOfNobody: that is said once, though it keeps two services from being asked.
+func TestOutboxStatusOfNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if err := os.Remove(w.config); err != nil {
+		t.Fatal(err)
+	}
+	both, one := w.run("outbox", "status"), w.run("outbox", "status", "--service", "auth")
+	if both.code != exitDenied || both.err != one.err || len(linesOf(both.err, "counterfoil: ")) != 1 {
+		t.Errorf("exit code %d: %s\nof one service: %s", both.code, both.err, one.err)
+	}
+}
+
+// linesOf returns the lines of text that begin with prefix.
+func linesOf(text, prefix string) []string {
+	return slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return !strings.HasPrefix(line, prefix) })
 }

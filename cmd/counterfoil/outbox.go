@@ -45,14 +45,15 @@ func (outboxStatusCmd) Help() string {
 	return examples("counterfoil outbox status", "counterfoil outbox status --service auth -o json")
 }
 
-// Run asks each service. One that does not answer does not keep the other from being shown.
+// Run asks each service. One that does not answer does not keep the other from being shown. What keeps both from it, such
+// as that nobody is logged in, is told once.
 func (c *outboxStatusCmd) Run(ctx context.Context, a *app) error {
 	var failed error
 	for _, service := range c.Service {
 		r, err := a.outbox(service).GetOutboxStatus(ctx, &outboxv1.GetOutboxStatusRequest{})
 		if err != nil {
-			if failed != nil {
-				a.note("%v", err)
+			if failed != nil && failed.Error() != err.Error() {
+				a.report(failed)
 			}
 			failed = err
 			continue

@@ -148,13 +148,18 @@ func (a *app) finish(err error) int {
 	if err == nil {
 		return exitOK
 	}
+	return a.report(err).ExitCode
+}
+
+// report tells what went wrong and what to do about it, for people or for scripts.
+func (a *app) report(err error) report {
 	r := a.explain(err)
 	if a.out.json {
 		r.writeJSON(a.stderr)
 	} else {
 		r.writeText(a.stderr)
 	}
-	return r.ExitCode
+	return r
 }
 
 // note tells a person something beside the result; scripts that read the result do not see it.
