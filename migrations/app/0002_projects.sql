@@ -37,6 +37,7 @@ CREATE TABLE project_members (
     CONSTRAINT project_members_role_check CHECK (role IN ('OWNER', 'EDITOR', 'VIEWER')),
     CONSTRAINT project_members_version_check CHECK (version >= 1)
 );
+CREATE INDEX project_members_user_idx ON project_members (user_id, project_id);
 COMMENT ON TABLE project_members IS 'Audited. A member removed and added again is a new row. user_id names a user of auth; no key can check it.';
 
 -- +goose Down

@@ -279,6 +279,8 @@ CREATE INDEX audit_outbox_unsealed_idx ON public.audit_outbox USING btree (appen
 
 CREATE UNIQUE INDEX audit_outbox_version_key ON public.audit_outbox USING btree (resource_type, resource_id, resource_version) WHERE (resource_version IS NOT NULL);
 
+CREATE INDEX project_members_user_idx ON public.project_members USING btree (user_id, project_id);
+
 CREATE INDEX requests_created_idx ON public.requests USING btree (created_at);
 
 CREATE TRIGGER audit_lifecycle_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_lifecycle FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();

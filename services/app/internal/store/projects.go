@@ -31,16 +31,26 @@ const (
 		FROM projects p
 		LEFT JOIN project_members m ON m.project_id = p.id AND m.user_id = $2
 		WHERE p.id = $1`
-	// Ids are UUIDv7, so their order is that of creation. $2 null: whoever's.
+	// Ids are UUIDv7, so their order is that of creation.
 	listProjectsSQL = `
 		SELECT ` + projectColumns + `
 		FROM projects p
 		WHERE p.id > $1
-		  AND ($2::uuid IS NULL OR EXISTS (SELECT FROM project_members m WHERE m.project_id = p.id AND m.user_id = $2))
-		  AND ($3 OR p.state = 'ACTIVE')
-		  AND ($4 = '' OR p.slug = $4)
+		  AND ($2 OR p.state = 'ACTIVE')
+		  AND ($3 = '' OR p.slug = $3)
 		ORDER BY p.id
-		LIMIT $5`
+		LIMIT $4`
+	// A statement of its own, which begins with the user's memberships: as a condition of the one above, they would be
+	// looked for in every project there is.
+	listMembersProjectsSQL = `
+		SELECT ` + projectColumns + `
+		FROM project_members m JOIN projects p ON p.id = m.project_id
+		WHERE m.user_id = $5
+		  AND m.project_id > $1
+		  AND ($2 OR p.state = 'ACTIVE')
+		  AND ($3 = '' OR p.slug = $3)
+		ORDER BY m.project_id
+		LIMIT $4`
 )
 
 // QueueInsertProject adds the insert of p to batch.
@@ -113,7 +123,11 @@ type ProjectFilter struct {
 
 // ListProjects returns the projects that f selects.
 func ListProjects(ctx context.Context, db Reader, f ProjectFilter) ([]Project, error) {
-	rows, err := db.Query(ctx, listProjectsSQL, f.After, f.MemberID, f.ShowArchived, f.Slug, f.Limit)
+	sql, args := listProjectsSQL, []any{f.After, f.ShowArchived, f.Slug, f.Limit}
+	if f.MemberID != nil {
+		sql, args = listMembersProjectsSQL, append(args, *f.MemberID)
+	}
+	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list projects: %w", err)
 	}
