@@ -28,7 +28,8 @@ const (
 )
 
 // debt is a settle that could not be written because of the database. It is tried again until it
-// lands or matches nothing any more, which means that the token was lost or the outcome had landed.
+// lands or matches nothing any more, which means that the token was lost or the outcome had landed. One
+// that the database refuses for what it says is dropped: the leases of its rows expire by themselves.
 type debt struct {
 	kind  debtKind
 	token uuid.UUID
@@ -44,15 +45,44 @@ type debt struct {
 // pay writes all debts, or returns the trouble that keeps it from doing so.
 func (w *worker) pay(ctx context.Context) error {
 	for len(w.debts) > 0 {
-		if err := w.write(ctx, w.debts[0]); err != nil {
+		d := w.debts[0]
+		err := w.write(ctx, d)
+		if err != nil && !refused(ctx, err) {
 			return err
 		}
 		w.debts = w.debts[1:]
+		if err != nil {
+			w.forgo(ctx, d, err)
+		}
 	}
 	return nil
 }
 
-// owe writes a settle now or keeps it as a debt. When the worker is being stopped it still gets a moment.
+// refused says that the database will have none of it, today or tomorrow.
+func refused(ctx context.Context, err error) bool {
+	return isPostgres(err) && !trouble(err) && ctx.Err() == nil
+}
+
+// forgo gives up a settle that was refused. Of several rows, each is tried alone once more: it may be one of them that the
+// database refuses. A row that stays leased is claimed again when its lease has expired, and that start counts.
+func (w *worker) forgo(ctx context.Context, d debt, err error) {
+	if len(d.ids) > 1 {
+		for i := range d.ids {
+			alone := d
+			alone.ids = d.ids[i : i+1]
+			w.debts = append(w.debts, alone)
+		}
+		return
+	}
+	attrs := []slog.Attr{slog.String("error", err.Error())}
+	if len(d.ids) == 1 {
+		attrs = append(attrs, slog.String("event_id", uuid.UUID(d.ids[0]).String()))
+	}
+	w.c.log.say(ctx, slog.LevelError, "an outcome cannot be written; its row stays leased until the lease expires", attrs...)
+}
+
+// owe writes a settle now or keeps it as a debt, unless it is refused. When the worker is being stopped it still gets a
+// moment.
 func (w *worker) owe(ctx context.Context, d debt) error {
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
@@ -60,6 +90,10 @@ func (w *worker) owe(ctx context.Context, d debt) error {
 		defer cancel()
 	}
 	err := w.write(ctx, d)
+	if err != nil && refused(ctx, err) {
+		w.forgo(ctx, d, err)
+		return nil
+	}
 	if err != nil {
 		w.debts = append(w.debts, d)
 	}
