@@ -34,8 +34,9 @@ const (
 	// Keep is how long a request id is remembered.
 	Keep = 24 * time.Hour
 
-	minSecret = 16 // bytes
-	keyLabel  = "counterfoil request hash v1"
+	minSecret  = 16 // bytes
+	keyLabel   = "counterfoil request hash v1"
+	recallWait = 5 * time.Second
 )
 
 const (
@@ -113,8 +114,8 @@ type Result struct {
 }
 
 // Queue adds the key to batch; it must be the first write of the transaction. If the call was answered before, the
-// batch fails with a unique violation, the transaction rolls back, and Recall tells what the answer was about. If the same call
-// is being answered at this moment, the statement waits for its end first.
+// batch fails with a unique violation, the transaction rolls back, and Answered tells what the answer was about. If the same
+// call is being answered at this moment, the statement waits for its end first.
 func (k Key) Queue(batch *pgx.Batch, r Result) {
 	if k.IsZero() {
 		return
@@ -140,9 +141,6 @@ type Querier interface {
 
 // Recall returns what the call was about if it was answered before, and false if it was not or has no request id. A
 // request id that was used with another body is an InvalidArgument error.
-//
-// Ask it after the transaction has ended with any error: a repeat may fail not only on its request id, but also on an etag
-// that its first run made stale or on a row that its first run deleted; and when only the reply to COMMIT was lost, the answer is here.
 func (k Key) Recall(ctx context.Context, db Querier) (Result, bool, error) {
 	if k.IsZero() {
 		return Result{}, false, nil
@@ -161,6 +159,18 @@ func (k Key) Recall(ctx context.Context, db Querier) (Result, bool, error) {
 			apperr.Violation{Field: "request_id", Description: description})
 	}
 	return r, true, nil
+}
+
+// Answered is Recall after the transaction has ended with an error, whichever: a repeat may fail not only on its request
+// id, but also on an etag that its first run made stale or on a row that its first run deleted; and when only the reply to
+// COMMIT was lost, the answer is here.
+//
+// It is asked for up to 5 s although the caller may be gone by now: else what its first run did would be recorded as
+// refused. An error other than InvalidArgument leaves open whether the call was answered; then nothing may be recorded of it.
+func (k Key) Answered(ctx context.Context, db Querier) (Result, bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recallWait)
+	defer cancel()
+	return k.Recall(ctx, db)
 }
 
 // Execer is a pool or a transaction that can write.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/counterfoil/counterfoil/internal/apperr"
@@ -64,14 +65,20 @@ func event(action, reason string) *auditv1.AuditEvent {
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	b := &bundle{t: t, db: testdb.New(t, testdb.Auth)}
+	db := testdb.New(t, testdb.Auth)
+	return setupOn(t, db, db.Service)
+}
+
+func setupOn(t *testing.T, db *testdb.DB, pool *pgxpool.Pool) *bundle {
+	t.Helper()
+	b := &bundle{t: t, db: db}
 	const secret = config.Secret("a secret of sixteen bytes or more")
 	tokens, err := pagetoken.New(secret)
 	b.must(err)
 	requests, err := idempotency.NewHasher(secret)
 	b.must(err)
 	b.Server, err = outboxrpc.New(outboxrpc.Config{
-		Owner: "auth", DB: b.db.Service, Outbox: outbox.NewPostgres(b.db.Service, outbox.PostgresOptions{}), Journal: &b.journal,
+		Owner: "auth", DB: pool, Outbox: outbox.NewPostgres(pool, outbox.PostgresOptions{}), Journal: &b.journal,
 		Tokens: tokens, Requests: requests, Wake: func() { b.woken++ },
 	})
 	b.must(err)
@@ -193,6 +200,41 @@ func TestRequeueIsRecordedOrUndone(t *testing.T) {
 	}
 	if _, err := b.requeue(request, ids[0]); apperr.ReasonOf(err) != "REQUEST_ID_REUSED" || apperr.ReasonOf(b.journal.refused) != "REQUEST_ID_REUSED" {
 		t.Errorf("the request id with other events: %v", err)
+	}
+}
+
+// afterRollback is a tracer that does something once a transaction was rolled back.
+type afterRollback func()
+
+func (afterRollback) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (do afterRollback) TraceQueryEnd(_ context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
+	if q.CommandTag.String() == "ROLLBACK" {
+		do()
+	}
+}
+
+// TestRequeueThatMayBeARepeatIsNoRefusal: where the database cannot say whether the call was made before, nothing is
+// recorded of it.
+func TestRequeueThatMayBeARepeatIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t, testdb.Auth)
+	config := db.Service.Config()
+	config.ConnConfig.Tracer = afterRollback(func() {
+		if _, err := db.Owner.Exec(t.Context(), `ALTER TABLE requests RENAME TO away`); err != nil {
+			t.Error(err)
+		}
+	})
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	b := setupOn(t, db, pool)
+	if _, err := b.requeue(uuid.NewString(), b.add(1)...); err == nil || b.journal.refused != nil {
+		t.Errorf("got %v, journal was told %v", err, b.journal.refused)
 	}
 }
 

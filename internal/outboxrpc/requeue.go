@@ -58,12 +58,14 @@ func (s *Server) RequeueOutboxEvents(
 		return requeued(ids), nil
 	}
 
-	_, repeated, recallErr := key.Recall(ctx, s.cfg.DB)
+	_, repeated, recallErr := key.Answered(ctx, s.cfg.DB)
 	switch {
 	case repeated: // done before, and nothing more to record
 		return requeued(ids), nil
 	case apperr.KindOf(recallErr) == apperr.KindInvalidArgument: // the request id was used for something else
 		err = recallErr
+	case recallErr != nil: // it may have been done before: there is no refusal to record
+		return nil, recallErr
 	case errors.Is(err, errOther):
 		err = s.explain(ctx, ids)
 	}

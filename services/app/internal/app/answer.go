@@ -42,14 +42,16 @@ func answer[T any](ctx context.Context, s *Service, try attempt, done T, err err
 	if err == nil {
 		return done, nil
 	}
-	before, repeated, recallErr := try.call.Request.Recall(ctx, s.db)
+	var none T
+	before, repeated, recallErr := try.call.Request.Answered(ctx, s.db)
 	switch {
 	case repeated:
 		return again(before)
 	case apperr.KindOf(recallErr) == apperr.KindInvalidArgument: // the request id was used for something else
 		err = recallErr
+	case recallErr != nil: // it may have been done before: there is no refusal to record
+		return none, recallErr
 	}
-	var none T
 	return none, s.refuse(ctx, try, err)
 }
 

@@ -4,10 +4,15 @@
 package app_test
 
 import (
+	"context"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/counterfoil/counterfoil/internal/apperr"
 	"github.com/counterfoil/counterfoil/services/app/internal/app"
@@ -167,3 +172,61 @@ func TestRepeatAtOnce(t *testing.T) {
 	}
 	b.wantWhole()
 }
+
+// TestRepeatIsKnownWhateverHappensMeanwhile: that its caller is gone, or that the database cannot say whether it was made
+// before, turns no repeat into a refusal of what was done. What was refused is recorded though the caller is gone.
+func TestRepeatIsKnownWhateverHappensMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ada, title := caller("Ada"), "Updated"
+	p, call := b.project(ada), with(ada, uuid.New(), "update")
+	var meanwhile func()
+	config := b.db.Service.Config()
+	config.ConnConfig.Tracer = atRollback(func() { meanwhile() })
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	b.must(err)
+	t.Cleanup(pool.Close)
+	b.Service = app.New(app.Config{DB: pool, Logger: slog.New(slog.DiscardHandler)})
+	update := func(ctx context.Context, call app.Call) error {
+		_, err := b.UpdateProject(ctx, call, app.ProjectUpdate{ID: p.ID, Etag: 1, DisplayName: &title})
+		return err
+	}
+	b.must(update(t.Context(), call))
+	b.news()
+
+	hangUp := func(call app.Call) {
+		ctx, cancel := context.WithCancel(t.Context())
+		meanwhile = cancel
+		_ = update(ctx, call)
+	}
+	hangUp(call)
+	b.wantNews()
+	hangUp(with(ada, uuid.New(), "update"))
+	if events := b.news(); len(events) != 1 || events[0].GetReason() != "ETAG_MISMATCH" {
+		t.Errorf("a refusal whose caller is gone recorded %v", events)
+	}
+	rename := func(from, to string) {
+		_, err := b.db.Owner.Exec(t.Context(), "ALTER TABLE "+from+" RENAME TO "+to)
+		b.must(err)
+	}
+	meanwhile = func() { rename("requests", "away") }
+	if err := update(t.Context(), call); apperr.KindOf(err) != apperr.KindInternal {
+		t.Errorf("the repeat is answered with %v", err)
+	}
+	meanwhile = func() {}
+	rename("away", "requests")
+	b.must(update(t.Context(), call))
+	b.wantNews()
+}
+
+// atRollback is a tracer that does something when a transaction is rolled back, before anything else happens.
+type atRollback func()
+
+func (do atRollback) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.EqualFold(q.SQL, "rollback") {
+		do()
+	}
+	return ctx
+}
+
+func (atRollback) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -119,13 +119,15 @@ func (s *Service) settle(ctx context.Context, try attempt, err error, replay fun
 		s.wake()
 		return nil
 	}
-	done, repeated, recallErr := try.key.Recall(ctx, s.db)
+	done, repeated, recallErr := try.key.Answered(ctx, s.db)
 	switch {
 	case repeated:
 		s.wake() // the first run's reply may have been lost with its wake-up
 		return replay(done)
 	case apperr.KindOf(recallErr) == apperr.KindInvalidArgument:
 		err = recallErr // the request id belongs to another call
+	case recallErr != nil:
+		return recallErr // it may have been done before: there is no refusal to record
 	}
 	return s.refuse(ctx, try, err)
 }

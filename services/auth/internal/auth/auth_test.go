@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/counterfoil/counterfoil/internal/apperr"
@@ -93,6 +94,11 @@ func fresh(t *testing.T) *bundle {
 // service is another replica on the same database.
 func (b *bundle) service(cost auth.HashParams) *auth.Service {
 	b.t.Helper()
+	return b.serviceOn(b.db.Service, cost)
+}
+
+func (b *bundle) serviceOn(db *pgxpool.Pool, cost auth.HashParams) *auth.Service {
+	b.t.Helper()
 	keys, err := authn.LoadOrCreateKey(b.t.TempDir() + "/key.pem")
 	if err != nil {
 		b.t.Fatal(err)
@@ -106,7 +112,7 @@ func (b *bundle) service(cost auth.HashParams) *auth.Service {
 		b.t.Fatal(err)
 	}
 	s, err := auth.New(auth.Options{
-		DB: b.db.Service, Hasher: hasher, Signer: signer, Secret: "0123456789abcdef", Now: b.clock.now, NewID: b.clock.newID,
+		DB: db, Hasher: hasher, Signer: signer, Secret: "0123456789abcdef", Now: b.clock.now, NewID: b.clock.newID,
 	})
 	if err != nil {
 		b.t.Fatal(err)

@@ -4,10 +4,14 @@
 package auth_test
 
 import (
+	"context"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/counterfoil/counterfoil/internal/apperr"
 	"github.com/counterfoil/counterfoil/internal/idempotency"
@@ -169,3 +173,64 @@ func TestARefusedCallIsNotRemembered(t *testing.T) {
 		t.Errorf("version %d, error %v", u.Version, err)
 	}
 }
+
+// TestARepeatIsKnownWhateverHappensMeanwhile: that its caller is gone, or that the database cannot say whether it was made
+// before, turns no repeat into a refusal of what was done. What was refused is recorded though the caller is gone.
+func TestARepeatIsKnownWhateverHappensMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ada, k, name := b.user("Ada"), key(newID(), "body"), "Countess"
+	var meanwhile func()
+	config := b.db.Service.Config()
+	config.ConnConfig.Tracer = atRollback(func() { meanwhile() })
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	b.Service = b.serviceOn(pool, cheap)
+	update := func(ctx context.Context, k idempotency.Key) error {
+		_, err := b.UpdateUser(ctx, auth.Target{ID: ada.ID, ETag: "1", Key: k}, auth.UserChange{DisplayName: &name})
+		return err
+	}
+	if err := update(b.asRoot(), k); err != nil {
+		t.Fatal(err)
+	}
+
+	hangUp := func(k idempotency.Key) {
+		ctx, cancel := context.WithCancel(b.asRoot())
+		meanwhile = cancel
+		_ = update(ctx, k)
+	}
+	b.expect(func() { hangUp(k) })
+	b.expect(func() { hangUp(key(newID(), "body")) }, "auth.user.update_refused.v1 UPDATE user@0 FAILED ETAG_MISMATCH by Root")
+	rename := func(from, to string) {
+		if _, err := b.db.Owner.Exec(t.Context(), "ALTER TABLE "+from+" RENAME TO "+to); err != nil {
+			t.Error(err)
+		}
+	}
+	meanwhile = func() { rename("requests", "away") }
+	b.expect(func() {
+		if err := update(b.asRoot(), k); apperr.KindOf(err) != apperr.KindInternal {
+			t.Errorf("the repeat is answered with %v", err)
+		}
+	})
+	meanwhile = func() {}
+	rename("away", "requests")
+	if err := update(b.asRoot(), k); err != nil {
+		t.Errorf("a repeat without trouble: %v", err)
+	}
+	b.requireWhole()
+}
+
+// atRollback is a tracer that does something when a transaction is rolled back, before anything else happens.
+type atRollback func()
+
+func (do atRollback) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.EqualFold(q.SQL, "rollback") {
+		do()
+	}
+	return ctx
+}
+
+func (atRollback) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
