@@ -5,18 +5,31 @@ package telemetry
 
 import (
 	"context"
+	"io"
 	"log/slog"
 
 	"go.opentelemetry.io/otel/trace"
 )
 
-// newLogger makes the JSON logger of a service: attributes service and version on each line, trace_id and span_id where
-// the context has a span.
-func newLogger(cfg Config) *slog.Logger {
+// setupLogs makes the JSON logger of a service: attributes service and version on each line, trace_id and span_id where
+// the context has a span. Its lines go through a sink, which counts those it drops.
+func (t *Telemetry) setupLogs(cfg Config) {
 	if cfg.Stderr == nil {
-		return slog.New(slog.DiscardHandler)
+		t.Logger = slog.New(slog.DiscardHandler)
+		return
 	}
-	json := slog.NewJSONHandler(cfg.Stderr, &slog.HandlerOptions{Level: cfg.Level})
+	to := &sink{
+		to: cfg.Stderr, wait: sinkWait, count: func() { t.failed(context.Background(), "log") },
+		dropped: func(lines int) {
+			newLogger(cfg, cfg.Stderr).Warn("log lines were dropped", slog.Int("lines", lines))
+		},
+	}
+	t.Logger = newLogger(cfg, to)
+	t.shutdown = append(t.shutdown, to.flush)
+}
+
+func newLogger(cfg Config, to io.Writer) *slog.Logger {
+	json := slog.NewJSONHandler(to, &slog.HandlerOptions{Level: cfg.Level})
 	logger := slog.New(traceHandler{json}).With(slog.String("service", cfg.Service))
 	if cfg.Version != "" {
 		logger = logger.With(slog.String("version", cfg.Version))

@@ -4,8 +4,8 @@
 // Package telemetry gives a service its logger, tracer and meter, and a debug server with metrics, liveness and
 // readiness.
 //
-// Telemetry never stands in the way of the work: export is asynchronous, its queue is bounded and drops, and Shutdown
-// takes less than 5 s even if the collector answers nothing (BC-72). Nothing is set globally: the service hands the
+// Telemetry never stands in the way of the work: export is asynchronous, its queue is bounded and drops, and so do log lines
+// that nobody takes (U13); Shutdown takes less than 5 s even if the collector answers nothing (BC-72). Nothing is set globally: the service hands the
 // providers on. A value that cannot be read is absent from the metrics, never zero.
 package telemetry
 
@@ -45,7 +45,8 @@ type Config struct {
 	Service string
 	// Version is reported beside it; may be empty.
 	Version string
-	// Stderr receives the log, one JSON object per line; default: none.
+	// Stderr receives the log, one JSON object per line; default: none. While it takes nothing, lines are kept up to 1 MiB and
+	// then dropped: a log that is stuck holds a caller up for 0.25 s once, and no event.
 	Stderr io.Writer
 	// Level is the lowest level that is logged; default Info.
 	Level slog.Level
@@ -81,15 +82,15 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 		return nil, fmt.Errorf("telemetry: sample ratio %v is not between 0 and 1", cfg.SampleRatio)
 	}
 	t := &Telemetry{
-		Logger:     newLogger(cfg),
 		Propagator: propagation.TraceContext{},
 		Registry:   prometheus.NewRegistry(),
 	}
-	RouteRedis(t.Logger)
 	res := resource.NewSchemaless(attribute.String("service.name", cfg.Service), attribute.String("service.version", cfg.Version))
 	if err := t.setupMetrics(res); err != nil {
 		return nil, err
 	}
+	t.setupLogs(cfg)
+	RouteRedis(t.Logger)
 	if err := t.setupTraces(ctx, cfg, res); err != nil {
 		return nil, err
 	}
@@ -112,7 +113,7 @@ func (t *Telemetry) setupMetrics(res *resource.Resource) error {
 	t.MeterProvider = provider
 	t.shutdown = append(t.shutdown, provider.Shutdown)
 	t.failures, err = t.Meter("telemetry").Int64Counter("telemetry_failures",
-		metric.WithDescription("Gauges that could not be read and span batches that could not be exported, by what failed."))
+		metric.WithDescription("Gauges that could not be read, span batches that could not be exported and log lines that were dropped, by what failed."))
 	if err != nil {
 		return fmt.Errorf("telemetry: failure counter: %w", err)
 	}
