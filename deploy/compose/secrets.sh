@@ -42,4 +42,4 @@ both='-@all +ping +client|setname +client|setinfo'
 secret redis_users "user default on nopass resetkeys resetchannels -@all +ping
 user auth on >$(value auth_redis_password) resetkeys resetchannels $both %W~audit:{auth} %R~receipts:{auth} +xadd +xread +xrevrange
 user app on >$(value app_redis_password) resetkeys resetchannels $both %W~audit:{app} %R~receipts:{app} +xadd +xread +xrevrange
-user admin on >$(value admin_redis_password) resetkeys resetchannels $both %RW~audit:{*} +xreadgroup +xack +xautoclaim +xpending +xinfo +xrange +xlen +xtrim +xgroup|create +xgroup|delconsumer +eval +evalsha +script|load (%W~receipts:{*} +xadd)"
+user admin on >$(value admin_redis_password) resetkeys resetchannels $both %RW~audit:{*} +xreadgroup +xack +xautoclaim +xpending +xinfo +info +xrange +xlen +xtrim +xgroup|create +xgroup|delconsumer +eval +evalsha +script|load (%W~receipts:{*} +xadd)"

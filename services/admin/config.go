@@ -179,6 +179,7 @@ func (s *settings) debug(
 			{Name: "database", Probe: func(ctx context.Context) error { return pgdb.Ping(ctx, db) }},
 			{Name: "keys", Probe: verifier.Ready},
 			{Name: "broker", Probe: intake.Broker, Informational: true},
+			{Name: "eviction", Probe: intake.Eviction, Informational: true},
 			{Name: "flow", Probe: intake.Flow, Informational: true},
 		},
 	}

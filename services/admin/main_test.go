@@ -319,6 +319,45 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// BC-44: a broker that may drop streams is named, in readiness, metrics and log, while nothing is lost yet; the log can still
+// be read, so the service stays ready.
+func TestABrokerThatEvictsIsNamed(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	shows := func(policy, status, metric string) {
+		t.Helper()
+		if err := r.redis.Client.ConfigSet(t.Context(), "maxmemory-policy", policy).Err(); err != nil {
+			t.Fatal(err)
+		}
+		value := regexp.MustCompile(`(?m)^broker_evicts(\{.*\})? ` + metric + `$`)
+		eventually(t, func() error {
+			ready, checks := r.ready(t)
+			if !ready || checks["eviction"] != status || !value.Match(r.get(t, "/metrics")) {
+				return fmt.Errorf("%s: ready=%v %v", policy, ready, checks)
+			}
+			return nil
+		})
+	}
+	shows("noeviction", "ok", "0")
+	for _, policy := range []string{"allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-ttl"} {
+		shows(policy, "failed", "1")
+		if !strings.Contains(r.logs.String(), policy) {
+			t.Errorf("%s is not in the log", policy)
+		}
+		shows("noeviction", "ok", "0")
+	}
+	if err := r.redis.Client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		ready, checks := r.ready(t)
+		if metrics := string(r.get(t, "/metrics")); !ready || checks["eviction"] != "failed" || strings.Contains(metrics, "\nbroker_evicts") {
+			return fmt.Errorf("a policy that cannot be read: ready=%v %v", ready, checks)
+		}
+		return nil
+	})
+}
+
 // Without its database the service is not ready, says so by its exit code, and is alive.
 func TestHealthcheckFailsWithoutDatabase(t *testing.T) {
 	t.Parallel()

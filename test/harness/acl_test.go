@@ -55,6 +55,8 @@ func TestAccessList(t *testing.T) {
 		{"admin", true, []any{"eval", "return redis.call('xlen', KEYS[1])", "1", "audit:{app}"}},
 		{"admin", true, add("receipts:{auth}")},
 		{"admin", true, add("receipts:{app}")},
+		{"admin", true, []any{"info", "memory"}},
+		{"admin", false, []any{"config", "get", "maxmemory-policy"}},
 		{"admin", false, add("audit:{auth}")},
 		{"admin", false, []any{"xdel", "audit:{auth}", "1-0"}},
 		{"admin", false, []any{"xgroup", "destroy", "audit:{auth}", "admin"}},

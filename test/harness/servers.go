@@ -94,7 +94,7 @@ func accessList(passwords map[string]string) []string {
 	for _, owner := range Services() {
 		line := "user " + owner + " on >" + passwords[owner] + connection
 		if owner == "admin" {
-			line += " %RW~audit:{*} +xreadgroup +xack +xautoclaim +xpending +xinfo +xrange +xlen +xtrim" +
+			line += " %RW~audit:{*} +xreadgroup +xack +xautoclaim +xpending +xinfo +info +xrange +xlen +xtrim" +
 				" +xgroup|create +xgroup|delconsumer +eval +evalsha +script|load (%W~receipts:{*} +xadd)"
 		} else {
 			line += " %W~audit:{" + owner + "} %R~receipts:{" + owner + "} +xadd +xread +xrevrange"

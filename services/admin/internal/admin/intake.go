@@ -24,6 +24,9 @@ import (
 // meterName names the meter and tracer of what runs in the background.
 const meterName = "admin/intake"
 
+// evictsGauge is the metric of the broker's maxmemory-policy.
+const evictsGauge = "broker_evicts"
+
 // Retention of finished inbox rows: small batches, seldom, so that delivery never waits for them (BC-08).
 const (
 	pruneEvery = time.Minute
@@ -171,6 +174,21 @@ func (in *Intake) Broker(ctx context.Context) error {
 	return failed
 }
 
+// Eviction is the readiness check of the broker's settings: a server that may drop streams loses events that were delivered
+// (BC-44). Nothing here can undo that, so it is said loudly while nothing is lost yet.
+func (in *Intake) Eviction(ctx context.Context) error {
+	policy, err := in.evictionPolicy(ctx)
+	if err == nil && policy != redisstream.NoEviction {
+		err = fmt.Errorf("the broker's maxmemory-policy is %s, which may drop streams: it must be %s", policy, redisstream.NoEviction)
+	}
+	return err
+}
+
+// evictionPolicy asks by any of the sources: they have one server.
+func (in *Intake) evictionPolicy(ctx context.Context) (string, error) {
+	return in.sources[Owners()[0]].EvictionPolicy(ctx)
+}
+
 // Flow is the readiness check of what is taken over: dead entries, and leases, retries and entries that are too old.
 // A stream that is read to its end says nothing about them (U88).
 func (in *Intake) Flow(ctx context.Context) error {
@@ -187,6 +205,17 @@ func (in *Intake) Flow(ctx context.Context) error {
 
 // observe registers the metrics of bridges, consumers, inbox and streams.
 func (in *Intake) observe(tel *telemetry.Telemetry) error {
+	if err := tel.Gauges(func(ctx context.Context, observe telemetry.Observe) error {
+		policy, err := in.evictionPolicy(ctx)
+		evicts := 0.0
+		if policy != redisstream.NoEviction {
+			evicts = 1
+		}
+		observe(evictsGauge, evicts)
+		return err
+	}, telemetry.Gauge{Name: evictsGauge, Description: "1 if the broker's maxmemory-policy lets it drop streams, else 0."}); err != nil {
+		return err
+	}
 	_, err := inboxotel.RegisterMetrics(inboxotel.MetricsOptions{
 		Meter: tel.Meter(meterName), Bridges: in.bridges, Consumers: in.consumers, Inbox: in.inbox,
 	})
