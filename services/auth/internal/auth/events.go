@@ -248,6 +248,12 @@ func loginDeniedHere(o origin, id string) *auditv1.AuditEvent {
 	return with(e, auditv1.Outcome_OUTCOME_DENIED, reasonNetwork)
 }
 
+// loginUnchecked is a login that failed before its password was looked at.
+func loginUnchecked(o origin, id, reason string) *auditv1.AuditEvent {
+	e := o.event(actionLoginFailed, auditv1.Operation_OPERATION_LOGIN, &auditv1.Resource{Type: "user", Id: id})
+	return with(e, auditv1.Outcome_OUTCOME_FAILED, reason)
+}
+
 func loginDenied(o origin, u store.User, reason string) *auditv1.AuditEvent {
 	return with(o.event(actionLoginDenied, auditv1.Operation_OPERATION_LOGIN, aboutUser(u)), auditv1.Outcome_OUTCOME_DENIED, reason)
 }

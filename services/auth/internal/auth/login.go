@@ -123,6 +123,9 @@ func (s *Service) checkLogin(ctx context.Context, email, password string) (c che
 	}
 	var stale bool
 	if c.matches, stale, err = s.hasher.Matches(ctx, password, c.known.PasswordHash); err != nil {
+		if apperr.KindOf(err) == apperr.KindResourceExhausted {
+			s.recordCheap(ctx, loginUnchecked(s.origin(ctx), id, apperr.ReasonOf(err)))
+		}
 		return c, err
 	}
 	if !found {

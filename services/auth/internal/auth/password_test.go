@@ -5,6 +5,7 @@ package auth_test
 
 import (
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 
@@ -117,4 +118,36 @@ func TestALockOutDuringAChangeHolds(t *testing.T) {
 		wg.Wait()
 	}, "auth.user.password_change_refused.v1 UPDATE user@0 DENIED LOCKED_OUT by Ada")
 	b.requireWhole()
+}
+
+// TestAttemptsThatFindNoRoomAreRecorded: where too many passwords are being checked, the attempt is known though nobody
+// looked at its password.
+func TestAttemptsThatFindNoRoomAreRecorded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ada := b.user("Ada")
+	_, session := b.login(ada, goodPassword)
+	release := auth.BusyHashing(b.Service)
+	events := b.expect(func() {
+		_, err := b.Login(b.from("192.0.2.1"), ada.Email, goodPassword)
+		requireReason(t, err, apperr.KindResourceExhausted, "PASSWORD_WORK_BUSY")
+		_, err = b.Login(b.from("192.0.2.1"), "nobody@example.com", goodPassword)
+		requireReason(t, err, apperr.KindResourceExhausted, "PASSWORD_WORK_BUSY")
+		_, err = b.ChangePassword(b.as(ada, session.ID), idempotency.Key{}, goodPassword, "another long password")
+		requireReason(t, err, apperr.KindResourceExhausted, "PASSWORD_WORK_BUSY")
+	},
+		"auth.login.failed.v1 LOGIN user@0 FAILED PASSWORD_WORK_BUSY by anonymous",
+		"auth.login.failed.v1 LOGIN user@0 FAILED PASSWORD_WORK_BUSY by anonymous",
+		"auth.user.password_change_refused.v1 UPDATE user@0 FAILED PASSWORD_WORK_BUSY by Ada")
+	if len(events) != 3 {
+		t.FailNow()
+	}
+	if id := events[0].GetResource().GetId(); id != ada.ID.String() {
+		t.Errorf("the attempt is recorded about %s", id)
+	}
+	if id := events[1].GetResource().GetId(); !strings.HasPrefix(id, "unknown-") {
+		t.Errorf("the attempt on no account is recorded about %s", id)
+	}
+	release()
+	b.login(ada, goodPassword)
 }
