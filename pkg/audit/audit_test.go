@@ -135,7 +135,7 @@ func TestEveryStringOfTheContractIsVisited(t *testing.T) {
 	e := valid()
 	e.Actor.DisplayName = &auditv1.Personal{Value: &auditv1.Personal_Sealed_{Sealed: &auditv1.Personal_Sealed{KeyId: "k2"}}}
 	visited := map[string]bool{}
-	eachText(e, func(_, s string) { visited[s] = true })
+	eachText(e, func(_ place, s string) { visited[s] = true })
 
 	n := 0
 	var walk func(m protoreflect.Message)
@@ -169,7 +169,7 @@ func TestEveryStringOfTheContractIsVisited(t *testing.T) {
 	// Each text gets a value of its own, so that one visit cannot stand for another.
 	unique(e.ProtoReflect(), new(int))
 	clear(visited)
-	eachText(e, func(_, s string) { visited[s] = true })
+	eachText(e, func(_ place, s string) { visited[s] = true })
 	walk(e.ProtoReflect())
 	if n < 25 {
 		t.Fatalf("only %d texts were compared", n)

@@ -15,59 +15,82 @@ import (
 // which is how a lone surrogate arrives) cannot hold.
 func checkTexts(e *auditv1.AuditEvent) []Violation {
 	var found []Violation
-	eachText(e, func(field, s string) {
+	eachText(e, func(at place, s string) {
 		switch {
 		case !utf8.ValidString(s):
-			found = append(found, Violation{field, "text.utf8", "is not valid UTF-8"})
+			found = append(found, Violation{at.String(), "text.utf8", "is not valid UTF-8"})
 		case strings.IndexByte(s, 0) >= 0:
-			found = append(found, Violation{field, "text.nul", "contains the character U+0000"})
+			found = append(found, Violation{at.String(), "text.nul", "contains the character U+0000"})
 		}
 	})
 	return found
 }
 
+// place says where a text stands. It is spelled out only for one that is refused.
+type place struct {
+	message string // "" for the event itself
+	nth     int    // 1 for the first of a list, 0 for no list
+	key     string // of a map
+	field   string
+	part    string // of a Personal
+}
+
+func (p place) String() string {
+	at := p.message
+	switch {
+	case p.nth > 0:
+		at = fmt.Sprintf("%s[%d]", at, p.nth-1)
+	case p.key != "":
+		at = fmt.Sprintf("%s[%q]", at, printable(p.key))
+	}
+	return strings.Trim(strings.Join([]string{at, p.field, p.part}, "."), ".")
+}
+
 // eachText visits every string of the event. A test compares it with the contract.
-func eachText(e *auditv1.AuditEvent, visit func(field, s string)) {
-	visit("audit_id", e.GetAuditId())
-	visit("event_type", e.GetEventType())
-	visit("owner", e.GetOwner())
-	visit("action", e.GetAction())
-	visit("reason", e.GetReason())
+func eachText(e *auditv1.AuditEvent, visit func(at place, s string)) {
+	visit(place{field: "audit_id"}, e.GetAuditId())
+	visit(place{field: "event_type"}, e.GetEventType())
+	visit(place{field: "owner"}, e.GetOwner())
+	visit(place{field: "action"}, e.GetAction())
+	visit(place{field: "reason"}, e.GetReason())
 	actor := e.GetActor()
-	visit("actor.type", actor.GetType())
-	visit("actor.id", actor.GetId())
-	visit("actor.session_id", actor.GetSessionId())
-	visit("actor.on_behalf_of", actor.GetOnBehalfOf())
-	eachPersonal("actor.display_name", actor.GetDisplayName(), visit)
-	eachResource("resource", e.GetResource(), visit)
+	visit(place{message: "actor", field: "type"}, actor.GetType())
+	visit(place{message: "actor", field: "id"}, actor.GetId())
+	visit(place{message: "actor", field: "session_id"}, actor.GetSessionId())
+	visit(place{message: "actor", field: "on_behalf_of"}, actor.GetOnBehalfOf())
+	eachPersonal(place{message: "actor", field: "display_name"}, actor.GetDisplayName(), visit)
+	eachResource(place{message: "resource"}, e.GetResource(), visit)
 	for i, r := range e.GetRelatedResources() {
-		eachResource(fmt.Sprintf("related_resources[%d]", i), r, visit)
+		eachResource(place{message: "related_resources", nth: i + 1}, r, visit)
 	}
 	for i, c := range e.GetChanges() {
-		at := fmt.Sprintf("changes[%d]", i)
-		visit(at+".field", c.GetField())
-		eachPersonal(at+".old_value", c.GetOldValue(), visit)
-		eachPersonal(at+".new_value", c.GetNewValue(), visit)
+		visit(place{message: "changes", nth: i + 1, field: "field"}, c.GetField())
+		eachPersonal(place{message: "changes", nth: i + 1, field: "old_value"}, c.GetOldValue(), visit)
+		eachPersonal(place{message: "changes", nth: i + 1, field: "new_value"}, c.GetNewValue(), visit)
 	}
 	from := e.GetContext()
-	visit("context.correlation_id", from.GetCorrelationId())
-	visit("context.trace_id", from.GetTraceId())
-	visit("context.user_agent", from.GetUserAgent())
-	eachPersonal("context.client_address", from.GetClientAddress(), visit)
+	visit(place{message: "context", field: "correlation_id"}, from.GetCorrelationId())
+	visit(place{message: "context", field: "trace_id"}, from.GetTraceId())
+	visit(place{message: "context", field: "user_agent"}, from.GetUserAgent())
+	eachPersonal(place{message: "context", field: "client_address"}, from.GetClientAddress(), visit)
 	for key, value := range e.GetMetadata() {
-		at := fmt.Sprintf("metadata[%q]", printable(key))
-		visit(at, key)
-		visit(at, value)
+		visit(place{message: "metadata", key: key}, key)
+		visit(place{message: "metadata", key: key}, value)
 	}
 }
 
-func eachResource(at string, r *auditv1.Resource, visit func(field, s string)) {
-	visit(at+".type", r.GetType())
-	visit(at+".id", r.GetId())
-	eachPersonal(at+".display_name", r.GetDisplayName(), visit)
+func eachResource(at place, r *auditv1.Resource, visit func(place, string)) {
+	at.field = "type"
+	visit(at, r.GetType())
+	at.field = "id"
+	visit(at, r.GetId())
+	at.field = "display_name"
+	eachPersonal(at, r.GetDisplayName(), visit)
 }
 
-func eachPersonal(at string, p *auditv1.Personal, visit func(field, s string)) {
-	visit(at+".plain", p.GetPlain())
-	visit(at+".sealed.key_id", p.GetSealed().GetKeyId())
+func eachPersonal(at place, p *auditv1.Personal, visit func(place, string)) {
+	at.part = "plain"
+	visit(at, p.GetPlain())
+	at.part = "sealed.key_id"
+	visit(at, p.GetSealed().GetKeyId())
 }
