@@ -36,6 +36,7 @@ func TestPlansOfAnEmptyOutboxServeAFullOne(t *testing.T) {
 		"renew":             {sqlRenew, "audit_outbox_pkey"},
 		"release":           {sqlRelease, "audit_outbox_pkey"},
 		"settle":            {sqlSettle, "audit_outbox_pkey"},
+		"settle delivered":  {sqlDelivered, "audit_outbox_pkey"},
 		"make deferred due": {sqlMakeDeferredDue, "audit_outbox_open_idx"},
 	} {
 		plan := genericPlan(t, tx, c.sql)

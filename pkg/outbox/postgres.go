@@ -183,9 +183,9 @@ func (p *Postgres) Settle(ctx context.Context, token uuid.UUID, outcomes []Outco
 		return Settled{}, err
 	}
 	var s Settled
-	args := settleArgs(token, outcomes)
+	sql, args := settleStatement(token, outcomes)
 	err := roundTrip(ctx, p.db, func(b *pgx.Batch) {
-		b.Queue(sqlSettle, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Count, &s.Time, &s.Kept) })
+		b.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Count, &s.Time, &s.Kept) })
 	})
 	if err != nil {
 		return Settled{}, fmt.Errorf("settle: %w", err)
@@ -194,14 +194,26 @@ func (p *Postgres) Settle(ctx context.Context, token uuid.UUID, outcomes []Outco
 	return s, nil
 }
 
-func settleArgs(token uuid.UUID, outcomes []Outcome) []any {
+func settleStatement(token uuid.UUID, outcomes []Outcome) (sql string, args []any) {
 	n := len(outcomes)
-	ids, was, status := make([][16]byte, n), make([]string, n), make([]string, n)
-	delays, attempts, keep := make([]*int64, n), make([]int32, n), make([]bool, n)
-	codes, reasons, providers, records := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	ids, records := make([][16]byte, n), make([]*string, n)
+	plain := n > 0
 	for i := range outcomes {
 		o := &outcomes[i]
-		ids[i], was[i], status[i] = o.EventID, string(o.From), string(o.To)
+		ids[i], records[i] = o.EventID, null(&o.RecordID)
+		plain = plain && *o == Outcome{
+			EventID: o.EventID, From: StatusPending, To: StatusDelivered, Provider: outcomes[0].Provider, RecordID: o.RecordID,
+		}
+	}
+	if plain {
+		return sqlDelivered, []any{token, ids, records, null(&outcomes[0].Provider)}
+	}
+	was, status, delays := make([]string, n), make([]string, n), make([]*int64, n)
+	attempts, keep := make([]int32, n), make([]bool, n)
+	codes, reasons, providers := make([]*string, n), make([]*string, n), make([]*string, n)
+	for i := range outcomes {
+		o := &outcomes[i]
+		was[i], status[i] = string(o.From), string(o.To)
 		if o.To == StatusDeferred || o.To == StatusRetryableFailure {
 			us := o.Delay.Microseconds()
 			delays[i] = &us
@@ -210,9 +222,9 @@ func settleArgs(token uuid.UUID, outcomes []Outcome) []any {
 			attempts[i] = 1
 		}
 		keep[i] = o.KeepClaimCount
-		codes[i], reasons[i], providers[i], records[i] = null(&o.Code), null(&o.Reason), null(&o.Provider), null(&o.RecordID)
+		codes[i], reasons[i], providers[i] = null(&o.Code), null(&o.Reason), null(&o.Provider)
 	}
-	return []any{token, ids, was, status, delays, attempts, keep, codes, reasons, providers, records}
+	return sqlSettle, []any{token, ids, was, status, delays, attempts, keep, codes, reasons, providers, records}
 }
 
 // null returns s, or nil for empty text.

@@ -200,6 +200,21 @@ WITH outcome AS (
 )
 SELECT count(*), statement_timestamp(), CASE WHEN count(*) < cardinality($2) THEN array_agg(event_id) END FROM settled`
 
+	// sqlDelivered is sqlSettle for a page of which every entry was accepted at its
+	// first try, as most are: there is no history to write.
+	sqlDelivered = `
+WITH settled AS (
+    UPDATE audit_outbox AS o
+    SET status = 'DELIVERED', claim_count = 0, delivered_at = clock_timestamp(),
+        provider_name = coalesce($4, o.provider_name), provider_record_id = coalesce(u.record_id, o.provider_record_id),
+        last_error_code = NULL, last_error_at = NULL, dead_letter_reason = NULL,
+        claim_owner = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL
+    FROM unnest($2::uuid[], $3::text[]) AS u (event_id, record_id)
+    WHERE o.event_id = u.event_id AND o.claim_token = $1
+    RETURNING o.event_id
+)
+SELECT count(*), statement_timestamp(), CASE WHEN count(*) < cardinality($2) THEN array_agg(event_id) END FROM settled`
+
 	// SKIP LOCKED: what someone holds is being settled, and this must wait for nobody.
 	sqlMakeDeferredDue = `
 WITH waiting AS (
