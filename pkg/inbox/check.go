@@ -162,7 +162,7 @@ type record struct {
 	byNumber map[numbered]held
 	byEvent  map[uuid.UUID]held
 	foreign  map[uuid.UUID]bool // ledgers of another owner
-	at       time.Time          // when that was read, by the database's clock
+	at       time.Time          // when that was read, by the database's clock; for a page that may be copied in
 }
 
 // decide fixes the verdict of every authentic event of the page, in stream order.

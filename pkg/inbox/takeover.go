@@ -158,7 +158,9 @@ func (b *Bridge) lookUp(ctx context.Context, conn *pgxpool.Conn, page []checked)
 			return err
 		})
 	}
-	batch.Queue(sqlNow).QueryRow(func(row pgx.Row) error { return row.Scan(&r.at) })
+	if len(page) >= copyFrom {
+		batch.Queue(sqlNow).QueryRow(func(row pgx.Row) error { return row.Scan(&r.at) })
+	}
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return r, fmt.Errorf("lock position and look up: %w", err)
 	}

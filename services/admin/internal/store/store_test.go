@@ -152,3 +152,36 @@ func TestTakeNumbers(t *testing.T) {
 		t.Errorf("first numbers are %v", got)
 	}
 }
+
+// Small batches are most of what an idle log gets, and planning the insert anew takes longer than running it. Whatever the
+// connection's own setting, its plan is made once.
+func TestInsertIsPlannedOnce(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t, testdb.Admin)
+	conn, err := db.Service.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), "SET plan_cache_mode = force_custom_plan"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			n, err := New(tx).InsertAuditLogs(t.Context(), []AuditLog{{EventID: uuid.Must(uuid.NewV7()), Payload: []byte{}}})
+			if err == nil && n != 1 {
+				err = fmt.Errorf("%d rows inserted", n)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var kept, made int
+	err = conn.QueryRow(t.Context(), "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%INSERT INTO audit_logs%'").
+		Scan(&kept, &made)
+	if err != nil || kept != 3 || made != 0 {
+		t.Errorf("%d runs by the kept plan and %d by new ones, %v", kept, made, err)
+	}
+}
