@@ -179,7 +179,7 @@ func TestInsertIsPlannedOnce(t *testing.T) {
 		}
 	}
 	var kept, made int
-	err = conn.QueryRow(t.Context(), "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%INSERT INTO audit_logs%'").
+	err = conn.QueryRow(t.Context(), "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE ltrim(statement, chr(10)) LIKE 'INSERT INTO audit_logs%'").
 		Scan(&kept, &made)
 	if err != nil || kept != 3 || made != 0 {
 		t.Errorf("%d runs by the kept plan and %d by new ones, %v", kept, made, err)
