@@ -282,6 +282,11 @@ func TestServe(t *testing.T) {
 		}
 	}
 
+	recorded := regexp.MustCompile(`(?m)^inbox_event_age_seconds_count\{[^}]*consumer="audit-log"[^}]*owner="auth"[^}]*\} 2$`)
+	if !recorded.MatchString(metrics) {
+		t.Error("no metric says how old the events of auth were when they were recorded (U73)")
+	}
+
 	// A dead entry degrades the service, though the stream is read to its end (U88, U89).
 	_, err := r.db.Super.Exec(t.Context(), `UPDATE consumer_inbox SET state = 'DEAD', dead_at = clock_timestamp(),
 		last_error_code = 'test.dead' WHERE consumer = 'audit-log' AND event_id = $1`, ids[0])

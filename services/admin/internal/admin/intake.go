@@ -64,7 +64,11 @@ func NewIntake(o IntakeOptions) (*Intake, error) {
 		{Name: SecurityConsumer, Handler: Watch(uuid.NewV7), Wants: WatchesSecurity},
 	} {
 		c.DB, c.Logger, c.LeaseOwner = o.DB, o.Telemetry.Logger, o.Instance
-		c.Handler = inboxotel.TraceHandler(o.Telemetry.Tracer(meterName), c.Name, c.Handler)
+		measured, err := inboxotel.MeasureAge(o.Telemetry.Meter(meterName), c.Name, time.Now, c.Handler)
+		if err != nil {
+			return nil, fmt.Errorf("measure consumer %s: %w", c.Name, err)
+		}
+		c.Handler = inboxotel.TraceHandler(o.Telemetry.Tracer(meterName), c.Name, measured)
 		consumer, err := inbox.NewConsumer(c.Scaled(o.TimeScale))
 		if err != nil {
 			return nil, fmt.Errorf("make consumer %s: %w", c.Name, err)
