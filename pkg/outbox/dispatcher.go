@@ -176,6 +176,7 @@ func (d *Dispatcher) Once(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	defer d.keepRenewing(work, t.page)()
 	return len(t.page.Messages), d.deliver(ctx, work, t)
 }
 
@@ -204,17 +205,23 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	trouble := 0 // passes in a row that the database failed
 	for ctx.Err() == nil {
 		t, err := d.take(work)
+		stop := d.keepRenewing(work, t.page) // from now on: the page before may take long to land
 		land()
 		d.noteDatabase(ctx, &trouble, err)
 		switch {
 		case err != nil:
+			stop()
 			wait(ctx, d.databasePause(trouble), nil)
 			continue
 		case len(t.page.Messages) == 0:
 		case ctx.Err() != nil, !t.probe && d.circuit.isOpen():
+			stop()
 			d.release(work, t.page.Token, t.page.IDs())
 		default:
-			f.start(func() error { return d.deliver(ctx, work, t) })
+			f.start(func() error {
+				defer stop()
+				return d.deliver(ctx, work, t)
+			})
 			if t.probe || t.page.Alone {
 				land() // nothing may be in flight beside it
 			}

@@ -123,9 +123,6 @@ func (d *Dispatcher) deliver(ctx, work context.Context, t taken) error {
 	if len(t.page.Messages) == 0 {
 		return nil
 	}
-	stop := d.keepRenewing(work, t.page)
-	defer stop()
-
 	if m := t.page.Messages[0]; t.page.Alone && m.ClaimCount > d.o.AloneAfter+d.o.MaxClaims {
 		_, err := d.settle(work, t.page.Token, []Outcome{deadFor(m, CodeMaxClaims)})
 		return err
@@ -165,6 +162,9 @@ func (d *Dispatcher) publish(ctx context.Context, msgs []Message) (results []Res
 
 // keepRenewing renews the page until the returned function is called, which waits for it.
 func (d *Dispatcher) keepRenewing(ctx context.Context, page Page) (stop func()) {
+	if len(page.Messages) == 0 {
+		return func() {}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
