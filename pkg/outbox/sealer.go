@@ -165,7 +165,7 @@ func (s *Sealer) read(ctx context.Context, conn *pgxpool.Conn, rows int, bytes i
 		}
 		return found.Err()
 	})
-	// Other databases' transactions hold xmin back too: look closer if one does.
+	// Other databases' transactions hold xmin back too: look closer if one did.
 	bound, writers := s.waitsFor(), true
 	if bound != 0 {
 		batch.Queue(sqlOlderWriters, bound).QueryRow(func(row pgx.Row) error { return row.Scan(&writers) })
@@ -240,6 +240,7 @@ type sealMark struct {
 	safe      int64
 	candidate int64 // 0: none
 	bound     int64 // 0: not known before the next pass
+	heldBack  bool  // xmin alone did not tell a pass that the bound is reached
 	newest    int64 // transaction id of the newest pass noted
 }
 
@@ -255,6 +256,7 @@ func (m *sealMark) pass(xid, xmin, last int64, complete bool) {
 	if m.candidate != 0 && m.bound == 0 {
 		m.bound = xid
 	}
+	m.heldBack = m.candidate != 0 && xmin < m.bound
 	if m.candidate != 0 && xmin >= m.bound && (complete || last >= m.candidate) {
 		m.safe = max(m.safe, m.candidate)
 		m.candidate, m.bound = 0, 0
@@ -275,9 +277,12 @@ func (s *Sealer) markNow() int64 {
 	return s.mark.safe
 }
 
-// waitsFor returns the bound that the mark waits for, 0 if for none.
+// waitsFor returns the bound that something holds the mark back from, 0 if nothing does.
 func (s *Sealer) waitsFor() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.mark.heldBack {
+		return 0
+	}
 	return s.mark.bound
 }
