@@ -75,6 +75,20 @@ func (d drained) String() string {
 		d.allRate, d.wal.bytes, d.wal.syncs, byName(d.cpu, "%.2f"))
 }
 
+// empty empties the tables of the path, since the floor makes its own anew for each of its drains.
+func (b *bench) empty(ctx context.Context) error {
+	for owner, tables := range map[string]string{
+		drainOwner: "audit_outbox, audit_lifecycle",
+		"admin":    "ledger_entries, inbox_events, consumer_inbox, audit_logs, security_observations, security_alerts",
+	} {
+		_, err := b.system.DB(owner).Exec(ctx, "SET session_replication_role = replica; TRUNCATE "+tables+"; RESET session_replication_role")
+		if err != nil {
+			return fmt.Errorf("empty the tables of %s: %w", owner, err)
+		}
+	}
+	return nil
+}
+
 // drain fills a backlog while the owner is stopped, lets it go, and waits for the last event.
 func (b *bench) drain(ctx context.Context) (drained, error) {
 	var d drained
@@ -86,6 +100,9 @@ func (b *bench) drain(ctx context.Context) (drained, error) {
 		return d, err
 	}
 	defer func() { _ = owner.Resume() }() // a second time it does nothing
+	if err := b.empty(ctx); err != nil {
+		return d, err
+	}
 	before, err := b.recorded(ctx)
 	if err != nil {
 		return d, err

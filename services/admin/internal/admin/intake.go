@@ -60,7 +60,7 @@ func NewIntake(o IntakeOptions) (*Intake, error) {
 	in := &Intake{options: o, sources: map[string]*redisstream.Source{}}
 	var subscriptions []inbox.Subscription
 	for _, c := range []inbox.ConsumerOptions{
-		{Name: AuditLogConsumer, Handler: Project},
+		{Name: AuditLogConsumer, Handler: Project, Workers: 2},
 		{Name: SecurityConsumer, Handler: Watch(uuid.NewV7), Wants: WatchesSecurity},
 	} {
 		c.DB, c.Logger, c.LeaseOwner = o.DB, o.Telemetry.Logger, o.Instance
