@@ -85,7 +85,8 @@ const (
 	// sqlClaim takes due rows and rows whose lease expired, above the low-water mark $2 and up to $10, in the order
 	// of takeover, skipping what another worker is taking at this moment. $3 and $4 bound the attempts
 	// used so far: rows that were started too often without success are taken one at a time. The page ends
-	// where its payloads reach $8 bytes; their lengths are read without reading the payloads.
+	// where its payloads reach $8 bytes; their lengths are read without reading the payloads. OFFSET 0
+	// makes it a look-up for each row, also where the planner takes inbox_events for empty.
 	// While a row is PROCESSING, next_retry_at is when its lease began.
 	sqlClaim = `
 WITH due AS MATERIALIZED (
@@ -102,7 +103,7 @@ WITH due AS MATERIALIZED (
     SELECT d.tid, d.inbox_no, e.event_id, e.ledger_id, e.ledger_seq, e.schema_version, e.owner, e.event_type,
         e.traceparent, e.tracestate, e.payload,
         sum(octet_length(e.payload)) OVER (ORDER BY d.inbox_no) - octet_length(e.payload) AS bytes_before
-    FROM due d JOIN inbox_events e ON e.event_id = d.event_id
+    FROM due d CROSS JOIN LATERAL (SELECT * FROM inbox_events WHERE event_id = d.event_id OFFSET 0) e
 )
 UPDATE consumer_inbox c
 SET state = 'PROCESSING', attempts = c.attempts + 1, lease_owner = $6, lease_token = $7,

@@ -4,6 +4,7 @@
 package outbox
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -195,6 +196,7 @@ func (p *Postgres) Settle(ctx context.Context, token uuid.UUID, outcomes []Outco
 }
 
 func settleStatement(token uuid.UUID, outcomes []Outcome) (sql string, args []any) {
+	outcomes = slices.SortedFunc(slices.Values(outcomes), func(a, b Outcome) int { return bytes.Compare(a.EventID[:], b.EventID[:]) })
 	n := len(outcomes)
 	ids, records := make([][16]byte, n), make([]*string, n)
 	plain := n > 0

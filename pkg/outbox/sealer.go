@@ -112,10 +112,8 @@ func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimReque
 	}
 
 	// 2. Number. The tree over LeafHash(id, payload) is extended here.
-	ids := make([][16]byte, len(msgs))
 	for i := range msgs {
 		msgs[i].LedgerID, msgs[i].LedgerSeq = l.id, l.head+int64(i)+1
-		ids[i] = msgs[i].EventID
 		if claim != nil {
 			msgs[i].ClaimCount = 1
 		}
@@ -123,7 +121,7 @@ func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimReque
 
 	// 3. Write numbers and head, each exactly as read, and commit; anything else rolls back.
 	if len(msgs) > 0 {
-		if err := s.write(ctx, conn, l, ids, claim); err != nil {
+		if err := s.write(ctx, conn, l, msgs, claim); err != nil {
 			return nil, false, err
 		}
 	}
@@ -206,7 +204,11 @@ func (s *Sealer) expectLedger(ctx context.Context, conn *pgxpool.Conn, found int
 	return nil
 }
 
-func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, ids [][16]byte, claim *ClaimRequest) error {
+func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, msgs []Message, claim *ClaimRequest) error {
+	ids, places := make([][16]byte, len(msgs)), make([]int64, len(msgs))
+	for i := range msgs {
+		ids[i], places[i] = msgs[i].EventID, msgs[i].AppendNo // in the order of append_no
+	}
 	var owner *string
 	var token *uuid.UUID
 	var lease *int64
@@ -215,11 +217,11 @@ func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, ids []
 		owner, token, lease = &claim.Owner, &claim.Token, &us
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(sqlNumber, l.id, l.head, ids, owner, token, lease)
+	batch.Queue(sqlNumber, l.id, l.head, ids, owner, token, lease, places)
 	batch.Queue(sqlCommit)
 	err := conn.SendBatch(ctx, batch).Close()
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == "23502" && refusal.ColumnName == "head" {
-		return fmt.Errorf("the %d events read are not what there is to number: someone changes the outbox under the lock", len(ids))
+		return fmt.Errorf("the %d events read are not what there is to number: someone changes the outbox under the lock", len(msgs))
 	}
 	if err != nil {
 		return fmt.Errorf("write numbers: %w", err)

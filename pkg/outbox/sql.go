@@ -82,19 +82,20 @@ FROM (SELECT *, row_number() OVER w AS place, sum(octet_length(payload)) OVER w 
 WHERE place = 1 OR bytes <= $3
 ORDER BY append_no`
 
-	// Numbers are head + place in the list. With a token the same update takes the
+	// Numbers are head + place in the list, which width_bucket finds by append_no. A
+	// join with the list would do, too, until the planner takes the table for empty
+	// and reads all of it for each page. With a token the same update takes the
 	// claim. coalesce keeps the planner from the index over everything unsealed.
 	// Head and numbers move together, each exactly as read: if anything else was
 	// found, the new head is null, which the table refuses with all the rest.
 	sqlNumber = `
 WITH numbered AS (
     UPDATE audit_outbox AS o
-    SET ledger_id = $1, ledger_seq = $2 + u.place,
+    SET ledger_id = $1, ledger_seq = $2 + width_bucket(o.append_no, $7::bigint[]),
         claim_owner = $4, claim_token = $5, claim_count = o.claim_count + ($5::uuid IS NOT NULL)::integer,
         claimed_at = CASE WHEN $5::uuid IS NOT NULL THEN clock_timestamp() END,
         claim_expires_at = clock_timestamp() + $6::bigint * interval '1 microsecond'
-    FROM unnest($3::uuid[]) WITH ORDINALITY AS u (event_id, place)
-    WHERE o.event_id = u.event_id AND coalesce(o.ledger_seq, 0) = 0
+    WHERE o.event_id = ANY ($3::uuid[]) AND coalesce(o.ledger_seq, 0) = 0
     RETURNING o.event_id
 )
 UPDATE audit_ledger
@@ -124,8 +125,8 @@ SELECT coalesce((SELECT append_no FROM audit_outbox
 	sqlClaimUnnumbered = sqlClaimHead + `append_no AS place FROM audit_outbox WHERE ledger_seq IS NULL AND append_no > $1 AND ` + sqlClaimTail
 
 	sqlClaimHead = `
-WITH due AS (
-    SELECT event_id, claim_count, octet_length(payload) AS size, `
+WITH due AS MATERIALIZED (
+    SELECT ctid AS tid, claim_count, octet_length(payload) AS size, `
 	sqlClaimTail = sqlOpen + `
       AND next_attempt_at <= clock_timestamp()
       AND (claim_expires_at IS NULL OR claim_expires_at <= clock_timestamp())
@@ -134,7 +135,7 @@ WITH due AS (
     LIMIT $2
     FOR UPDATE SKIP LOCKED
 ), page AS (
-    SELECT event_id, claim_count, row_number() OVER w AS nth, sum(size) OVER w AS bytes,
+    SELECT tid, claim_count, row_number() OVER w AS nth, sum(size) OVER w AS bytes,
            first_value(claim_count) OVER w AS first_count
     FROM due
     WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING)
@@ -144,7 +145,7 @@ SET claim_owner = $4, claim_token = $5, claimed_at = clock_timestamp(),
     claim_expires_at = clock_timestamp() + $6::bigint * interval '1 microsecond',
     claim_count = o.claim_count + 1
 FROM page AS p
-WHERE o.event_id = p.event_id
+WHERE o.ctid = p.tid
   AND (p.nth = 1 OR (p.bytes <= $3 AND p.claim_count < $7 AND p.first_count < $7))
 RETURNING o.event_id, o.append_no, o.event_type, o.schema_version, o.payload, o.traceparent, o.tracestate, o.status,
           o.max_attempts, o.ledger_id, o.ledger_seq, o.attempts, o.claim_count, o.last_error_at`
@@ -164,7 +165,8 @@ SET claim_owner = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at 
 WHERE event_id = ANY ($2::uuid[]) AND claim_token = $1`
 
 	// One time, that of the statement, for the error and for the answer: "since
-	// this entry's previous failure" compares them.
+	// this entry's previous failure" compares them. The ids stand in the condition
+	// twice, so that no order of the join reads more than the page.
 	sqlSettle = `
 WITH outcome AS (
     SELECT * FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::integer[], $7::boolean[], $8::text[],
@@ -187,7 +189,7 @@ WITH outcome AS (
         dead_letter_reason = u.reason,
         claim_owner = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL
     FROM outcome AS u
-    WHERE o.event_id = u.event_id AND o.claim_token = $1
+    WHERE o.event_id = u.event_id AND o.event_id = ANY ($2::uuid[]) AND o.claim_token = $1
     RETURNING o.event_id, o.ledger_id, o.ledger_seq, u.was, o.status, u.code
 ), history AS (
     INSERT INTO audit_lifecycle (transition, event_id, ledger_id, first_seq, last_seq, event_count,
@@ -201,16 +203,17 @@ WITH outcome AS (
 SELECT count(*), statement_timestamp(), CASE WHEN count(*) < cardinality($2) THEN array_agg(event_id) END FROM settled`
 
 	// sqlDelivered is sqlSettle for a page of which every entry was accepted at its
-	// first try, as most are: there is no history to write.
+	// first try, as most are: there is no history to write. The ids are sorted, so
+	// that width_bucket finds a row's place in them.
 	sqlDelivered = `
 WITH settled AS (
     UPDATE audit_outbox AS o
     SET status = 'DELIVERED', claim_count = 0, delivered_at = clock_timestamp(),
-        provider_name = coalesce($4, o.provider_name), provider_record_id = coalesce(u.record_id, o.provider_record_id),
+        provider_name = coalesce($4, o.provider_name),
+        provider_record_id = coalesce(($3::text[])[width_bucket(o.event_id, $2::uuid[])], o.provider_record_id),
         last_error_code = NULL, last_error_at = NULL, dead_letter_reason = NULL,
         claim_owner = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL
-    FROM unnest($2::uuid[], $3::text[]) AS u (event_id, record_id)
-    WHERE o.event_id = u.event_id AND o.claim_token = $1
+    WHERE o.event_id = ANY ($2::uuid[]) AND o.claim_token = $1
     RETURNING o.event_id
 )
 SELECT count(*), statement_timestamp(), CASE WHEN count(*) < cardinality($2) THEN array_agg(event_id) END FROM settled`
