@@ -21,7 +21,7 @@ func (t *Telemetry) setupLogs(cfg Config) {
 	to := &sink{
 		to: cfg.Stderr, wait: sinkWait, count: func() { t.failed(context.Background(), "log") },
 		dropped: func(lines int) {
-			newLogger(cfg, cfg.Stderr).Warn("log lines were dropped", slog.Int("lines", lines))
+			newLogger(cfg, cfg.Stderr).WarnContext(context.Background(), "log lines were dropped", slog.Int("lines", lines))
 		},
 	}
 	t.Logger = newLogger(cfg, to)
