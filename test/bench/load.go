@@ -16,12 +16,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/counterfoil/counterfoil/internal/dispatch"
 	"github.com/counterfoil/counterfoil/internal/pgdb"
 	"github.com/counterfoil/counterfoil/internal/telemetry"
 	"github.com/counterfoil/counterfoil/migrations"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
 	"github.com/counterfoil/counterfoil/pkg/outbox"
-	"github.com/counterfoil/counterfoil/pkg/outbox/outboxotel"
 	"github.com/counterfoil/counterfoil/pkg/outbox/redisstream"
 	appv1 "github.com/counterfoil/counterfoil/proto/counterfoil/app/v1"
 	"github.com/counterfoil/counterfoil/test/harness"
@@ -145,23 +145,7 @@ func (b *bench) dispatcher(ctx context.Context) (d *outbox.Dispatcher, free func
 	if err != nil {
 		return nil, nil, err
 	}
-	stream, err := redisstream.New(redisstream.Options{Client: broker, Owner: drainOwner, Keys: keys})
-	if err != nil {
-		return nil, nil, err
-	}
-	publisher, err := outboxotel.Publisher(stream, outboxotel.PublisherOptions{
-		TracerProvider: tel.TracerProvider, MeterProvider: tel.MeterProvider, Destination: stream.Stream(),
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	sealer, err := outbox.NewSealer(db, outbox.SealerOptions{})
-	if err != nil {
-		return nil, nil, err
-	}
-	d, err = outbox.NewDispatcher(outbox.DispatcherOptions{
-		Store: outbox.NewPostgres(db, outbox.PostgresOptions{}), Publisher: publisher, Sealer: sealer, Logger: tel.Logger,
-	})
+	d, err = dispatch.New(dispatch.Config{Owner: drainOwner, DB: db, Broker: broker, Keys: keys, Telemetry: tel, TimeScale: 1})
 	return d, free, err
 }
 
