@@ -4,8 +4,11 @@
 package outbox
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/counterfoil/counterfoil/internal/testdb"
 )
 
 // The mark moves past a place only when nobody can still commit below it.
@@ -85,5 +88,37 @@ func TestPauses(t *testing.T) {
 	}
 	if got := doubled(time.Second, 5*time.Minute, 1000); got != 5*time.Minute {
 		t.Errorf("doubled without end: %v", got)
+	}
+}
+
+// A transaction elsewhere on the server holds back what a snapshot knows, and not the mark: it writes to no outbox.
+func TestSealMarkPassesStrangers(t *testing.T) {
+	t.Parallel()
+	db, other := testdb.New(t, testdb.Auth), testdb.New(t, testdb.App)
+	stranger, err := other.Super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := stranger.Exec(t.Context(), "SELECT pg_current_xact_id()"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewSealer(db.Service, SealerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 6 {
+		_, err := db.Service.Exec(t.Context(), `
+			INSERT INTO audit_outbox (event_id, occur_time, schema_version, event_type, operation, resource_type, resource_id, payload)
+			VALUES (gen_random_uuid(), now(), 1, 'auth.login.failed.v1', 'LOGIN', 'user', '', '')`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, n, _, err := s.Seal(t.Context(), nil); n != 1 || err != nil {
+			t.Fatalf("%d sealed, %v", n, err)
+		}
+	}
+	if s.markNow() == 0 {
+		t.Error("the mark waits for a transaction of another database")
 	}
 }
