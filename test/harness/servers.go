@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/counterfoil/counterfoil/deploy/compose"
 	"github.com/counterfoil/counterfoil/internal/devserver"
 	"github.com/counterfoil/counterfoil/migrations"
 )
@@ -86,22 +87,9 @@ func (s *System) startRedis(ctx context.Context) error {
 	return nil
 }
 
-// accessList gives each service its own streams and the commands that it uses. An owner cannot read what it wrote, nor
-// touch another's stream; Admin cannot add to an owner's.
+// accessList is the deployment's, with a user more who may do everything.
 func accessList(passwords map[string]string) []string {
-	const connection = " +ping +client|setname"
-	lines := []string{"user default off", "user " + redisRoot + " on >" + passwords[redisRoot] + " ~* &* +@all"}
-	for _, owner := range Services() {
-		line := "user " + owner + " on >" + passwords[owner] + connection
-		if owner == "admin" {
-			line += " %RW~audit:{*} +xreadgroup +xack +xautoclaim +xpending +xinfo +info +xrange +xlen +xtrim" +
-				" +xgroup|create +xgroup|delconsumer +eval +evalsha +script|load (%W~receipts:{*} +xadd)"
-		} else {
-			line += " %W~audit:{" + owner + "} %R~receipts:{" + owner + "} +xadd +xread +xrevrange"
-		}
-		lines = append(lines, line)
-	}
-	return lines
+	return append(compose.AccessList(passwords), "user "+redisRoot+" on >"+passwords[redisRoot]+" ~* &* +@all")
 }
 
 // migrate makes roles, databases, schema and rights as cmd/migrate does, and opens the superuser's pools.

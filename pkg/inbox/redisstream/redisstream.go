@@ -107,7 +107,8 @@ func New(o Options) (*Source, error) {
 func client(from *redis.Options, pool int) *redis.Client {
 	o := *from
 	o.PoolSize, o.MaxActiveConns = pool, pool
-	o.MaxRetries = -1 // the bridge has its own backoff
+	o.MaxRetries = -1        // the bridge has its own backoff
+	o.DisableIdentity = true // CLIENT SETINFO is a right that a reader need not have
 	o.ContextTimeoutEnabled = true
 	o.ReadTimeout, o.WriteTimeout = slack, slack
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}

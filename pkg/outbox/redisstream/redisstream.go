@@ -40,10 +40,12 @@ type Options struct {
 }
 
 // ClientOptions returns a copy of o that is fit for a Publisher: no retries,
-// since one after a lost reply doubles a whole page (BC-24), and deadlines from
-// the context, so that a stop is not held up by a silent broker.
+// since one after a lost reply doubles a whole page (BC-24), deadlines from the
+// context, so that a stop is not held up by a silent broker, and no command that
+// the owner's user need not have.
 func ClientOptions(o redis.Options) *redis.Options {
 	o.MaxRetries = -1
+	o.DisableIdentity = true
 	o.ContextTimeoutEnabled = true
 	return &o
 }
