@@ -66,7 +66,7 @@ func TestDemo(t *testing.T) {
 	}
 	var out screen
 	if err := run(t.Context(), false, 4, &out); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
+		t.Fatalf("%s\n%v", out.String(), err) // a long text is read from its end
 	}
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	match := regexp.MustCompile(`^demo: ok actions=(\d+) recorded=(\d+) missing=0 duplicates=0$`).FindStringSubmatch(lines[len(lines)-1])

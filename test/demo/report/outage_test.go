@@ -47,6 +47,9 @@ func TestOutageProblems(t *testing.T) {
 	if problems := OutageProblems(anOutage(nil)); len(problems) > 0 {
 		t.Errorf("of a real outage: %q", problems)
 	}
+	if problems := OutageProblems(anOutage(func(o *scenario.Outage, _ *[]scenario.Step) { o.Samples[6].Waiting = 40 })); len(problems) > 0 {
+		t.Errorf("of one after which the outbox was slow to empty: %q", problems)
+	}
 	for name, c := range map[string]struct {
 		spoil func(*scenario.Outage, *[]scenario.Step)
 		want  string
