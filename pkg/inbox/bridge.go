@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/counterfoil/counterfoil/internal/failpoint"
+	"github.com/counterfoil/counterfoil/pkg/audit"
 )
 
 // Bridge takes one owner's events over. Any number may run on one stream, here and in other
@@ -68,7 +69,7 @@ func NewBridge(o BridgeOptions) (*Bridge, error) {
 		log:   newThrottle(o.Logger.With(slog.String("owner", o.Owner)), o.LogEvery, o.Now),
 		stats: BridgeStats{Takeover: Takeover{Owner: o.Owner, Stream: o.Stream, PoisonReasons: map[string]int64{}}},
 		// An entry may be as large as the contract allows until a page has shown otherwise.
-		mean: 1 << 20, count: 8,
+		mean: audit.MaxPayload, count: max(o.PageBytes/audit.MaxPayload, 1),
 	}, nil
 }
 
@@ -203,9 +204,16 @@ func (b *Bridge) drain(ctx context.Context, kind Kind) (int, error) {
 	}
 }
 
-// page reads one page, takes it over, and only then acknowledges it.
+// page reads one page, takes it over, and only then acknowledges it. If it was larger than expected,
+// nothing of it is kept in memory, and it is read again in smaller ones.
 func (b *Bridge) page(ctx context.Context, kind Kind, limit Limit) (n int, done bool, err error) {
+	limit.Bytes = 2 * b.o.PageBytes // the count follows a mean
 	p, err := b.o.Source.Read(ctx, kind, limit)
+	if errors.Is(err, ErrTooLarge) {
+		b.own = true
+		b.count = max(min(b.count/4, b.o.PageBytes/audit.MaxPayload), 1)
+		return 0, kind == New, nil
+	}
 	if err != nil {
 		return 0, false, fmt.Errorf("read: %w", err)
 	}

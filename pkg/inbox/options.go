@@ -39,8 +39,9 @@ type BridgeOptions struct {
 	// be called again for one entry. Default: checkpoints are counted and acknowledged.
 	Checkpoint func(ctx context.Context, tx Statements, e envelope.Entry) error
 
-	// PageRows and PageBytes bound a page. The bytes of a page are known only when it was read, so the
-	// count asked for follows the mean size of the page before. Defaults: 500 rows, 8 MiB.
+	// PageRows and PageBytes bound a page. The bytes of a page are known only when it is read, so the
+	// count asked for follows the mean size of the page before; at twice PageBytes the read is given up,
+	// and repeated in smaller pages. Defaults: 500 rows, 4 MiB.
 	PageRows  int
 	PageBytes int
 	// Block is how long a read waits on an empty stream. Default: 1 s.
@@ -99,7 +100,7 @@ func (o BridgeOptions) filled() BridgeOptions {
 		o.Stream = envelope.StreamKey(o.Owner)
 	}
 	fill(&o.PageRows, 500)
-	fill(&o.PageBytes, 8<<20)
+	fill(&o.PageBytes, 4<<20)
 	fill(&o.Block, time.Second)
 	fill(&o.ReclaimEvery, 15*time.Second)
 	fill(&o.TidyEvery, 10*time.Second)
@@ -158,7 +159,7 @@ type ConsumerOptions struct {
 	LeaseOwner string
 	// Workers is how many batches are worked on at once. Default: 1.
 	Workers int
-	// PageRows and PageBytes bound a batch. Defaults: 500 rows, 8 MiB.
+	// PageRows and PageBytes bound a batch. Defaults: 500 rows, 4 MiB.
 	PageRows  int
 	PageBytes int
 	// MaxAttempts is how many starts a row gets. Default: 10.
@@ -215,7 +216,7 @@ func (o ConsumerOptions) filled() ConsumerOptions {
 	}
 	fill(&o.Workers, 1)
 	fill(&o.PageRows, 500)
-	fill(&o.PageBytes, 8<<20)
+	fill(&o.PageBytes, 4<<20)
 	fill(&o.MaxAttempts, 10)
 	fill(&o.AloneAfter, 3)
 	fill(&o.Lease, 30*time.Second)

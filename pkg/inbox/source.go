@@ -14,6 +14,11 @@ import (
 // calls Prepare, at a bounded rate.
 var ErrNoGroup = errors.New("inbox: the source has no consumer group")
 
+// ErrTooLarge is what a Source's Read returns, possibly wrapped, when the entries that it was given
+// take more than Limit.Bytes. They are this consumer's own by now, and the next read goes on where this
+// one began: the bridge asks for fewer at once.
+var ErrTooLarge = errors.New("inbox: the page is larger than asked for")
+
 // Kind is which entries a Read asks for.
 type Kind int
 
@@ -32,6 +37,9 @@ const (
 type Limit struct {
 	// Count is the most entries to return, from 1.
 	Count int
+	// Bytes bounds what a page of more than one entry takes in memory; 0 means that nothing does. A
+	// single entry is returned whatever its size.
+	Bytes int
 	// Block is how long a read of New may wait for a first entry; 0 means not at all.
 	Block time.Duration
 	// First makes a read of Own begin with the first entry again, also if the round before it did not end.

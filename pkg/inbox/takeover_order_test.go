@@ -297,14 +297,7 @@ func TestCheckpointsAreAcknowledgedThroughTheirSeam(t *testing.T) {
 func TestPagesFollowTheSizeOfEntries(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for range 40 {
-		b.stream.Add(inboxtest.Values(b.seal(func(e *auditv1.AuditEvent) {
-			for i := range 64 {
-				e.Changes = append(e.Changes, &auditv1.Change{Field: "f" + strings.Repeat("x", i%9), NewValue: audit.Plain(strings.Repeat("y", 4000))})
-			}
-			e.Changes = e.Changes[:64]
-		})))
-	}
+	b.addLarge(40)
 	var sizes []int64
 	bridge := b.bridge("a", func(o *inbox.BridgeOptions) {
 		o.PageBytes = 1 << 20
@@ -315,6 +308,43 @@ func TestPagesFollowTheSizeOfEntries(t *testing.T) {
 		t.Errorf("pages of 256 KB entries held %v, want at most 4 after the first", sizes)
 	}
 	b.want("events", b.count(`SELECT count(*) FROM inbox_events`), 40)
+}
+
+// Small entries make a page of many; if those turn out large, the page is given up and read again in small ones (F18).
+func TestAPageLargerThanExpectedIsReadAgainInSmallerOnes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.add(200)
+	b.addLarge(40)
+	var large []int64
+	seen := int64(0)
+	bridge := b.bridge("a", func(o *inbox.BridgeOptions) {
+		o.PageBytes = 1 << 20
+		o.Acked = func(_ context.Context, tk inbox.Takeover) error {
+			if seen += tk.Received; seen > 200 {
+				large = append(large, tk.Received)
+			}
+			return nil
+		}
+	})
+	b.take(bridge)
+	b.take(bridge) // of what was given up
+	b.want("events", b.count(`SELECT count(*) FROM inbox_events`), 240)
+	if most := slices.Max(large); most > 8 { // twice PageBytes
+		t.Errorf("pages of 256 KB entries held %v, want at most 8", large)
+	}
+}
+
+// addLarge adds n entries of 256 KB.
+func (b *bundle) addLarge(n int) {
+	for range n {
+		b.stream.Add(inboxtest.Values(b.seal(func(e *auditv1.AuditEvent) {
+			for i := range 64 {
+				e.Changes = append(e.Changes, &auditv1.Change{Field: "f" + strings.Repeat("x", i%9), NewValue: audit.Plain(strings.Repeat("y", 4000))})
+			}
+			e.Changes = e.Changes[:64]
+		})))
+	}
 }
 
 func TestNewBridgeRefusesWhatIsIncomplete(t *testing.T) {

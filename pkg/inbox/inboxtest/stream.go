@@ -133,9 +133,13 @@ func (r *Source) Read(ctx context.Context, kind inbox.Kind, limit inbox.Limit) (
 	defer deadline.Stop()
 	for {
 		r.s.mu.Lock()
-		changed := r.s.changed
+		changed, sweep, after := r.s.changed, r.sweep, r.after
 		p, err := r.read(ctx, kind, limit)
 		r.s.mu.Unlock()
+		if err == nil && limit.Bytes > 0 && len(p.Entries) > 1 && size(p.Entries) > limit.Bytes {
+			r.sweep, r.after = sweep, after
+			return inbox.Page{}, fmt.Errorf("read: %w", inbox.ErrTooLarge)
+		}
 		if err != nil || len(p.Entries)+len(p.Deleted) > 0 || kind != inbox.New || limit.Block <= 0 {
 			return p, err
 		}
@@ -147,6 +151,16 @@ func (r *Source) Read(ctx context.Context, kind inbox.Kind, limit inbox.Limit) (
 		case <-changed:
 		}
 	}
+}
+
+func size(entries []inbox.Entry) int {
+	n := 0
+	for _, e := range entries {
+		for name, v := range e.Values {
+			n += len(name) + len(fmt.Sprint(v))
+		}
+	}
+	return n
 }
 
 func (r *Source) read(ctx context.Context, kind inbox.Kind, limit inbox.Limit) (inbox.Page, error) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +44,7 @@ func RunSourceSuite(t *testing.T, open func(t testing.TB) Harness) {
 		"a blocked read ends with its context":           blockedReadEnds,
 		"a blocked read gets what comes":                 blockedReadGets,
 		"a blocked read of nothing is empty, not failed": blockedReadEmpty,
+		"a page over its bytes is given up, not lost":    tooLarge,
 		"a lost group is said so, and made again":        lostGroup,
 		"tidying keeps what is needed":                   tidyKeeps,
 		"the position counts":                            position,
@@ -255,6 +257,30 @@ func blockedReadEmpty(t *testing.T, h Harness) {
 	for range 3 {
 		p := read(t, s, inbox.New, inbox.Limit{Count: 1, Block: 20 * time.Millisecond})
 		equal(t, "entries", ids(p), []string{})
+	}
+}
+
+func tooLarge(t *testing.T, h Harness) {
+	t.Helper()
+	s := prepared(t, h, "a")
+	large := map[string]any{"text": strings.Repeat("x", 1<<20)}
+	want := h.Add(t, large, large, large)
+	for name, limit := range map[string]inbox.Limit{
+		"at once": {Count: 3, Bytes: 2 << 20}, "blocked": {Count: 3, Bytes: 2 << 20, Block: time.Second},
+	} {
+		if _, err := s.Read(t.Context(), inbox.New, limit); !errors.Is(err, inbox.ErrTooLarge) {
+			t.Errorf("a read %s = %v, want ErrTooLarge", name, err)
+		}
+		var got []string
+		for limit := (inbox.Limit{Count: 1, Bytes: 1, First: true}); ; limit.First = false { // one entry comes whatever its size
+			p := read(t, s, inbox.Own, limit)
+			if p.Done {
+				break
+			}
+			got = append(got, ids(p)...)
+		}
+		equal(t, "own entries after a read "+name, got, want)
+		want = append(want, h.Add(t, large, large, large)...)
 	}
 }
 

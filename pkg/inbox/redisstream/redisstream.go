@@ -9,6 +9,7 @@
 package redisstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,8 @@ const slack = 3 * time.Second
 // Options says what to read and as whom. Durations may be scaled for tests with Scaled.
 type Options struct {
 	// Redis is where to connect. Required. The source makes two clients of it, one of them for
-	// blocking reads alone, and sets their retries, time-outs and pool sizes itself.
+	// blocking reads alone, and sets their retries, time-outs and pool sizes itself. With a Dialer of
+	// your own, pages are bounded in entries only.
 	Redis *redis.Options
 	// Stream is the key. Required; envelope.StreamKey makes it.
 	Stream string
@@ -85,6 +87,7 @@ type Source struct {
 	o        Options
 	commands *redis.Client
 	blocking *redis.Client // a pool of its own: a blocked read keeps its connection (BC-46)
+	bound    *bound        // of both
 
 	sweep string // where the sweep of idle entries goes on
 	after string // the last own entry of this round
@@ -101,10 +104,11 @@ func New(o Options) (*Source, error) {
 	case o.Consumer == "":
 		return nil, errors.New("redisstream: Options.Consumer is required: this host has no name")
 	}
-	return &Source{o: o, commands: client(o.Redis, 4), blocking: client(o.Redis, 2), sweep: "0-0", after: "0-0"}, nil
+	b := new(bound)
+	return &Source{o: o, commands: client(o.Redis, b, 4), blocking: client(o.Redis, b, 2), bound: b, sweep: "0-0", after: "0-0"}, nil
 }
 
-func client(from *redis.Options, pool int) *redis.Client {
+func client(from *redis.Options, b *bound, pool int) *redis.Client {
 	o := *from
 	o.PoolSize, o.MaxActiveConns = pool, pool
 	o.MaxRetries = -1        // the bridge has its own backoff
@@ -112,6 +116,10 @@ func client(from *redis.Options, pool int) *redis.Client {
 	o.ContextTimeoutEnabled = true
 	o.ReadTimeout, o.WriteTimeout = slack, slack
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	if o.Dialer == nil {
+		o.DialTimeout = cmp.Or(o.DialTimeout, 5*time.Second) // the client's default, which a dialer must have
+		o.Dialer = b.dialer(&o)
+	}
 	return redis.NewClient(&o)
 }
 
@@ -131,6 +139,10 @@ func (s *Source) Prepare(ctx context.Context) error {
 
 // Read implements inbox.Source.
 func (s *Source) Read(ctx context.Context, kind inbox.Kind, limit inbox.Limit) (inbox.Page, error) {
+	if limit.Count == 1 {
+		limit.Bytes = 0
+	}
+	s.bound.bytes.Store(int64(limit.Bytes))
 	switch kind {
 	case inbox.Idle:
 		return s.readIdle(ctx, limit)
