@@ -26,13 +26,18 @@ const turn = 2 * time.Second
 // event is what the plain transaction has to make.
 const businessTable = `
 CREATE TABLE bench_projects (LIKE projects INCLUDING ALL);
-GRANT SELECT, INSERT ON bench_projects TO %s`
+CREATE TABLE bench_rows (id uuid PRIMARY KEY, payload bytea NOT NULL);
+GRANT SELECT, INSERT ON bench_projects, bench_rows TO %s`
+
+// rowBytes is about the size of an event.
+const rowBytes = 400
 
 const insertProject = `
 INSERT INTO bench_projects (id, version, slug, display_name, creator_id, create_time, update_time)
 VALUES ($1, 1, $2, 'Project', $3, now(), now())`
 
-// business measures one transaction without an event, with Append and with AppendBatch. App is stopped meanwhile.
+// business measures one transaction without an event, with Append and with AppendBatch, and with a second row of an event's
+// size in place of the event, which bounds them: less than such a row no outbox can write. App is stopped meanwhile.
 func (b *bench) business(ctx context.Context, r *results) error {
 	if err := b.quiet(ctx); err != nil {
 		return err
@@ -47,7 +52,7 @@ func (b *bench) business(ctx context.Context, r *results) error {
 		name string
 		do   func(context.Context, pgx.Tx) error
 	}{
-		{"plain", plain}, {"append", withAppend}, {"batch", withAppendBatch},
+		{"plain", plain}, {"row", withRow}, {"append", withAppend}, {"batch", withAppendBatch},
 	}
 	perKind, times, cpu := map[string][]float64{}, map[string][]time.Duration{}, map[string][]float64{}
 	for i := range 2*b.o.rounds + 1 {
@@ -113,6 +118,14 @@ func plain(ctx context.Context, tx pgx.Tx) error {
 	id, creator, slug := row()
 	_, err := tx.Exec(ctx, insertProject, id, slug, creator)
 	return err
+}
+
+func withRow(ctx context.Context, tx pgx.Tx) error {
+	id, creator, slug := row()
+	var batch pgx.Batch
+	batch.Queue(insertProject, id, slug, creator)
+	batch.Queue("INSERT INTO bench_rows (id, payload) VALUES ($1, $2)", uuid.Must(uuid.NewV7()), make([]byte, rowBytes))
+	return tx.SendBatch(ctx, &batch).Close()
 }
 
 func withAppend(ctx context.Context, tx pgx.Tx) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/counterfoil/counterfoil/internal/pgdb"
 	"github.com/counterfoil/counterfoil/pkg/outbox"
@@ -20,8 +21,15 @@ import (
 // drainOwner is the service whose backlog is drained: both consumers take its events.
 const drainOwner = "auth"
 
-// fillPage is how many events the backlog gets a transaction.
-const fillPage = 500
+// backlog is what a drain begins with.
+type backlog struct {
+	events int
+	event  func(n int) *auditv1.AuditEvent
+	page   int // events a transaction
+}
+
+// day is a backlog of n of the day's events.
+func day(n int) backlog { return backlog{n, dayAtAuth, 500} }
 
 // statsDelay is how long Postgres may keep a session's counters to itself before pg_stat_wal shows them.
 const statsDelay = 12 * time.Second
@@ -48,7 +56,7 @@ func (b *bench) drains(ctx context.Context, r *results) error {
 			b.say("drain %d: the floor %.0f events/s, %.0f µs of CPU an event", i+1, f.rate, 1e6*f.cpu/float64(b.o.events))
 			floors = append(floors, f)
 		}
-		d, err := b.drain(ctx)
+		d, err := b.drain(ctx, day(b.o.events))
 		if err != nil {
 			return err
 		}
@@ -61,13 +69,32 @@ func (b *bench) drains(ctx context.Context, r *results) error {
 	if err := b.fullPageWrites(ctx, "off"); err != nil {
 		return err
 	}
-	d, err := b.drain(ctx)
+	d, err := b.drain(ctx, day(b.o.events))
 	if err != nil {
 		return err
 	}
 	b.say("drain without full-page images: %s", d)
 	r.Drain.WALBytesPerEventNoFPI = d.wal.bytes
 	return b.fullPageWrites(ctx, "on")
+}
+
+// largeEvents follow as many small ones, by which a reader that sizes its page would be misled.
+const largeEvents = 200
+
+// large measures the memory of a drain in which small events are followed by ones of nearly a MiB.
+func (b *bench) large(ctx context.Context, r *results) error {
+	d, err := b.drain(ctx, backlog{2 * largeEvents, func(n int) *auditv1.AuditEvent {
+		if n < largeEvents {
+			return dayAtAuth(n)
+		}
+		return manyChanges(n)
+	}, 20})
+	if err != nil {
+		return err
+	}
+	r.Large = &largeResult{Events: largeEvents, PayloadBytes: proto.Size(manyChanges(0)), PeakMemoryMB: d.rss}
+	b.say("large events: %s", byName(d.rss, "%.0f MB"))
+	return nil
 }
 
 func (d drained) String() string {
@@ -90,7 +117,7 @@ func (b *bench) empty(ctx context.Context) error {
 }
 
 // drain fills a backlog while the owner is stopped, lets it go, and waits for the last event.
-func (b *bench) drain(ctx context.Context) (drained, error) {
+func (b *bench) drain(ctx context.Context, of backlog) (drained, error) {
 	var d drained
 	if err := b.quiet(ctx); err != nil {
 		return d, err
@@ -107,7 +134,7 @@ func (b *bench) drain(ctx context.Context) (drained, error) {
 	if err != nil {
 		return d, err
 	}
-	last, err := b.fill(ctx, b.o.events)
+	last, err := b.fill(ctx, of)
 	if err != nil {
 		return d, err
 	}
@@ -128,7 +155,7 @@ func (b *bench) drain(ctx context.Context) (drained, error) {
 	if err := owner.Resume(); err != nil {
 		return d, err
 	}
-	if err := b.waitRecorded(ctx, last, before+b.o.events); err != nil {
+	if err := b.waitRecorded(ctx, last, before+of.events); err != nil {
 		return d, err
 	}
 	took := time.Since(begin)
@@ -137,22 +164,22 @@ func (b *bench) drain(ctx context.Context) (drained, error) {
 	}
 	all := time.Since(begin)
 	d.cpu, d.rss = watch.stop()
-	d.rate, d.allRate = perSecond(b.o.events, took), perSecond(b.o.events, all)
-	if err := b.printStatements(ctx, b.o.events); err != nil {
+	d.rate, d.allRate = perSecond(of.events, took), perSecond(of.events, all)
+	if err := b.printStatements(ctx, of.events); err != nil {
 		return d, err
 	}
 	sleep(ctx, statsDelay)
-	d.wal, err = use.stop(ctx, b.o.events)
+	d.wal, err = use.stop(ctx, of.events)
 	return d, err
 }
 
-// fill appends n events and returns the id of the last.
-func (b *bench) fill(ctx context.Context, n int) (uuid.UUID, error) {
+// fill appends a backlog and returns the id of its last event.
+func (b *bench) fill(ctx context.Context, of backlog) (uuid.UUID, error) {
 	var last uuid.UUID
-	for done := 0; done < n; done += fillPage {
-		events := make([]*auditv1.AuditEvent, min(fillPage, n-done))
+	for done := 0; done < of.events; done += of.page {
+		events := make([]*auditv1.AuditEvent, min(of.page, of.events-done))
 		for i := range events {
-			events[i] = dayAtAuth(done + i)
+			events[i] = of.event(done + i)
 		}
 		err := pgdb.InTx(ctx, b.pools[drainOwner], func(tx pgx.Tx) error { return outbox.Append(ctx, tx, events...) })
 		if err != nil {

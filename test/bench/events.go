@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -56,6 +57,18 @@ func dayAtAuth(n int) *auditv1.AuditEvent {
 		e.Metadata = map[string]string{"role": "auditor"}
 		kind("auth.role.granted", auditv1.Operation_OPERATION_CREATE,
 			&auditv1.Resource{Type: "role_grant", Id: uuid.NewString(), Version: 1}, user)
+	}
+	return e
+}
+
+// manyChanges makes an event of nearly the greatest size: as many long texts as one may hold.
+func manyChanges(n int) *auditv1.AuditEvent {
+	user := person(n % population)
+	e := dayAtAuth(0)
+	e.Action, e.EventType, e.Operation, e.Resource = "auth.user.updated", "auth.user.updated.v1", auditv1.Operation_OPERATION_UPDATE, user
+	text := strings.Repeat("é", 4096) // a limit counts characters
+	for i := range 63 {
+		e.Changes = append(e.Changes, &auditv1.Change{Field: fmt.Sprintf("field_%d", i), OldValue: audit.Plain(text), NewValue: audit.Plain(text)})
 	}
 	return e
 }

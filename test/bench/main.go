@@ -56,7 +56,7 @@ func main() {
 	flag.IntVar(&o.events, "events", 100_000, "events of a backlog")
 	flag.IntVar(&o.rounds, "rounds", 3, "turns of each measurement of which the median counts")
 	flag.IntVar(&o.seconds, "seconds", 15, "seconds of each latency run")
-	flag.StringVar(&parts, "parts", "fresh,idle,drain,latency,business", "what to measure")
+	flag.StringVar(&parts, "parts", "fresh,idle,drain,large,latency,business", "what to measure")
 	flag.StringVar(&o.load, "load", "append", "the load of latency runs: append, or grpc for calls of App's API, which need most of two cores themselves")
 	flag.BoolVar(&o.statements, "statements", false, "show which statements take the servers' time in a drain; counting them takes some, too")
 	flag.Parse()
@@ -106,7 +106,7 @@ func run(ctx context.Context, o options, w io.Writer) (err error) {
 		name string
 		do   func(context.Context, *results) error
 	}{
-		{"fresh", b.fresh}, {"idle", b.idle}, {"drain", b.drains}, {"latency", b.latencies}, {"business", b.business},
+		{"fresh", b.fresh}, {"idle", b.idle}, {"drain", b.drains}, {"large", b.large}, {"latency", b.latencies}, {"business", b.business},
 	} {
 		if !slices.Contains(o.parts, part.name) {
 			continue

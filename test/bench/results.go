@@ -24,6 +24,7 @@ type results struct {
 	Latency      []latencyResult    `json:"latency,omitempty"`
 	LatencyFresh []latencyResult    `json:"latency_fresh,omitempty"` // right after the migration
 	Business     *businessResult    `json:"business,omitempty"`
+	Large        *largeResult       `json:"large,omitempty"`
 	Idle         map[string]float64 `json:"idle_cpu_percent,omitempty"` // of one core, by service
 }
 
@@ -94,6 +95,13 @@ func (l latencyResult) String() string {
 		l.Rate, l.P50, l.P95, l.P99, l.Max, l.Events, l.CallP50, l.CallP99, l.LateP99, byName(l.CPU, "%.0f"))
 }
 
+// largeResult is the memory of a drain of large events.
+type largeResult struct {
+	Events       int                `json:"events"`
+	PayloadBytes int                `json:"payload_bytes"`
+	PeakMemoryMB map[string]float64 `json:"peak_memory_mb"`
+}
+
 // businessResult compares transactions at 16 writers. Ratios are medians over turns that follow each other.
 type businessResult struct {
 	Plain        float64 `json:"plain_per_second"`
@@ -101,6 +109,7 @@ type businessResult struct {
 	Append       float64 `json:"audited_append_per_second"`
 	Ratio        float64 `json:"ratio"`        // AppendBatch to plain
 	RatioAppend  float64 `json:"ratio_append"` // Append to plain
+	RatioRow     float64 `json:"ratio_row"`    // a second row with no rule, index or check, to plain: what any outbox costs at least
 	PlainP99     float64 `json:"plain_p99_ms"`
 	AuditedP99   float64 `json:"audited_p99_ms"`
 	AuditedP99By string  `json:"audited_by"`
@@ -117,6 +126,7 @@ func newBusinessResult(perKind map[string][]float64, times map[string][]time.Dur
 		CPUMicros: medians,
 		Plain:     median(perKind["plain"]), Audited: median(perKind["batch"]), Append: median(perKind["append"]),
 		Ratio: medianRatio(perKind["batch"], perKind["plain"]), RatioAppend: medianRatio(perKind["append"], perKind["plain"]),
+		RatioRow: medianRatio(perKind["row"], perKind["plain"]),
 		PlainP99: milliseconds(percentile(times["plain"], 99)), AuditedP99: milliseconds(percentile(times["batch"], 99)),
 		AuditedP99By: "AppendBatch",
 	}
@@ -175,9 +185,13 @@ func (r *results) print(w io.Writer) {
 	if b := r.Business; b != nil {
 		say("\nbusiness transaction, %d writers\ttransactions/s\tratio\tp99\n", writers)
 		say("  without an event\t%.0f\t1.00\t%.1f ms\n", b.Plain, b.PlainP99)
+		say("  a second row, bare\t\t%.2f\t\n", b.RatioRow)
 		say("  AppendBatch\t%.0f\t%.2f\t%.1f ms\n", b.Audited, b.Ratio, b.AuditedP99)
 		say("  Append\t%.0f\t%.2f\t\n", b.Append, b.RatioAppend)
 		say("  CPU a transaction, µs\t%s\n", byName(b.CPUMicros, "%.0f"))
+	}
+	if l := r.Large; l != nil {
+		say("\npeak memory with %d events of %d bytes\t%s\n", l.Events, l.PayloadBytes, byName(l.PeakMemoryMB, "%.0f MB"))
 	}
 	if r.Idle != nil {
 		say("\nidle, of one core\t%s\n", byName(r.Idle, "%.2f %%"))
