@@ -319,7 +319,7 @@ func TestAPageLargerThanExpectedIsReadAgainInSmallerOnes(t *testing.T) {
 	var large []int64
 	seen := int64(0)
 	bridge := b.bridge("a", func(o *inbox.BridgeOptions) {
-		o.PageBytes = 1 << 20
+		o.PageBytes, o.ReclaimEvery = 1<<20, time.Hour
 		o.Acked = func(_ context.Context, tk inbox.Takeover) error {
 			if seen += tk.Received; seen > 200 {
 				large = append(large, tk.Received)

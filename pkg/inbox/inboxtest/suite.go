@@ -44,7 +44,7 @@ func RunSourceSuite(t *testing.T, open func(t testing.TB) Harness) {
 		"a blocked read ends with its context":           blockedReadEnds,
 		"a blocked read gets what comes":                 blockedReadGets,
 		"a blocked read of nothing is empty, not failed": blockedReadEmpty,
-		"a page over its bytes is given up, not lost":    tooLarge,
+		"a page over its bytes is given up and not lost": tooLarge,
 		"a lost group is said so, and made again":        lostGroup,
 		"tidying keeps what is needed":                   tidyKeeps,
 		"the position counts":                            position,
