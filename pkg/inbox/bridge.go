@@ -68,8 +68,8 @@ func NewBridge(o BridgeOptions) (*Bridge, error) {
 		o: o, settings: settings(o.LockTimeout, o.IdleTimeout, true) + byIndex, own: true, ownLedgers: map[uuid.UUID]bool{},
 		log:   newThrottle(o.Logger.With(slog.String("owner", o.Owner)), o.LogEvery, o.Now),
 		stats: BridgeStats{Takeover: Takeover{Owner: o.Owner, Stream: o.Stream, PoisonReasons: map[string]int64{}}},
-		// An entry may be as large as the contract allows until a page has shown otherwise.
-		mean: audit.MaxPayload, count: max(o.PageBytes/audit.MaxPayload, 1),
+		// What an entry takes is not known yet.
+		mean: audit.MaxPayload, count: 8,
 	}, nil
 }
 
