@@ -81,17 +81,20 @@ func claim(t testing.TB, s outbox.Store, req outbox.ClaimRequest) outbox.Page {
 	return page
 }
 
-// mustClaim claims until the page has n entries: what was deferred or expired gets due at its own time.
+// mustClaim claims until n entries are under the request's token: what was deferred or expired gets due at its own time, each
+// entry at its own.
 func mustClaim(t testing.TB, s outbox.Store, req outbox.ClaimRequest, n int) outbox.Page {
 	t.Helper()
-	var page outbox.Page
+	var all outbox.Page
 	eventually(t, 5*time.Second, func() error {
-		if page = claim(t, s, req); len(page.Messages) != n {
-			return fmt.Errorf("claimed %d entries, want %d", len(page.Messages), n)
+		page := claim(t, s, req)
+		page.Messages = append(all.Messages, page.Messages...)
+		if all = page; len(all.Messages) != n {
+			return fmt.Errorf("claimed %d entries, want %d", len(all.Messages), n)
 		}
 		return nil
 	})
-	return page
+	return all
 }
 
 func settle(t testing.TB, s outbox.Store, token uuid.UUID, outcomes ...outbox.Outcome) outbox.Settled {

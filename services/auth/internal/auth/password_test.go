@@ -106,15 +106,14 @@ func TestALockOutDuringAChangeHolds(t *testing.T) {
 			requireReason(t, err, apperr.KindPermissionDenied, "LOCKED_OUT")
 		})
 		b.waiting(1)
-		wg.Go(func() { // next in line: between the look at the current password and the change
-			tx, release := b.hold(`SELECT FROM users WHERE id = $1 FOR UPDATE`, ada.ID)
-			if _, err := tx.Exec(t.Context(), lockOut, ada.ID); err != nil {
-				t.Error(err)
-			}
-			release()
-		})
-		b.waiting(2)
+		// The change waits for its hash now, between the look at the current password and the change.
+		hash := auth.HoldHashing(b.Service)
 		release()
+		b.waiting(0)
+		if _, err := b.db.Super.Exec(t.Context(), lockOut, ada.ID); err != nil {
+			t.Error(err)
+		}
+		hash()
 		wg.Wait()
 	}, "auth.user.password_change_refused.v1 UPDATE user@0 DENIED LOCKED_OUT by Ada")
 	b.requireWhole()
