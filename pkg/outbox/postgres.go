@@ -186,6 +186,9 @@ func (p *Postgres) Settle(ctx context.Context, token uuid.UUID, outcomes []Outco
 	var s Settled
 	sql, args := settleStatement(token, outcomes)
 	err := roundTrip(ctx, p.db, func(b *pgx.Batch) {
+		if sql == sqlSettle {
+			b.Queue(sqlByHash)
+		}
 		b.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Count, &s.Time, &s.Kept) })
 	})
 	if err != nil {

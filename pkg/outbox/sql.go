@@ -24,6 +24,9 @@ const (
 	// jit: the cost by which a scan counts as off would make it worthwhile.
 	sqlByIndex = `, set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
+
+	// sqlByHash goes before a statement that joins rows with a list: compared one by one, a page costs its square.
+	sqlByHash = `SELECT set_config('enable_hashjoin', 'on', true), set_config('enable_nestloop', 'off', true)`
 )
 
 // sqlAppend never ignores a conflict. append_no is drawn in argument order.
@@ -166,7 +169,7 @@ WHERE event_id = ANY ($2::uuid[]) AND claim_token = $1`
 
 	// One time, that of the statement, for the error and for the answer: "since
 	// this entry's previous failure" compares them. The ids stand in the condition
-	// twice, so that no order of the join reads more than the page.
+	// twice, so that no order of the join reads more than the page. After sqlByHash.
 	sqlSettle = `
 WITH outcome AS (
     SELECT * FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::integer[], $7::boolean[], $8::text[],
