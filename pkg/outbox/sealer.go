@@ -132,7 +132,7 @@ func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimReque
 		last = msgs[len(msgs)-1].AppendNo
 	}
 	s.mu.Lock()
-	s.mark.pass(l.xid, l.xmin, last, !more)
+	s.mark.pass(l.began, l.xid, l.xmin, last, !more)
 	s.mu.Unlock()
 	return msgs, more, nil
 }
@@ -142,6 +142,7 @@ type ledger struct {
 	locked bool // there is something to number
 	id     uuid.UUID
 	head   int64
+	began  int64 // the mark's candidate when the pass began
 	xid    int64 // of the sealing transaction
 	xmin   int64 // the oldest transaction still running when the page was read
 	bytes  int64 // payloads read
@@ -151,10 +152,11 @@ func (s *Sealer) read(ctx context.Context, conn *pgxpool.Conn, rows int, bytes i
 	var l ledger
 	var msgs []Message
 	mark := s.markNow()
+	l.began = mark.candidate
 	batch := &pgx.Batch{}
 	batch.Queue(sqlBegin)
 	batch.Queue(sqlSync)
-	batch.Queue(sqlLockLedger, mark).Query(func(found pgx.Rows) error {
+	batch.Queue(sqlLockLedger, mark.safe).Query(func(found pgx.Rows) error {
 		for found.Next() {
 			l.locked = true
 			if err := found.Scan(&l.id, &l.head, &l.xid); err != nil {
@@ -164,11 +166,12 @@ func (s *Sealer) read(ctx context.Context, conn *pgxpool.Conn, rows int, bytes i
 		return found.Err()
 	})
 	// Other databases' transactions hold xmin back too: look closer if one did.
-	bound, writers := s.waitsFor(), true
-	if bound != 0 {
+	bound, writers := int64(0), true
+	if mark.heldBack {
+		bound = mark.bound
 		batch.Queue(sqlOlderWriters, bound).QueryRow(func(row pgx.Row) error { return row.Scan(&writers) })
 	}
-	batch.Queue(sqlReadUnsealed, mark, rows, bytes).Query(func(found pgx.Rows) error {
+	batch.Queue(sqlReadUnsealed, mark.safe, rows, bytes).Query(func(found pgx.Rows) error {
 		for found.Next() {
 			var m Message
 			if err := found.Scan(&m.EventID, &m.AppendNo, &m.EventType, &m.SchemaVersion, &m.Payload, &m.Traceparent,
@@ -235,7 +238,7 @@ func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, msgs [
 //
 // It may move to the last number of a pass only when nobody can still commit
 // below it. A transaction draws its id before its append_no, so whoever drew
-// less is older than the transaction of a later pass (bound); once no writer
+// less is older than a transaction that begins now (bound); once no writer
 // older than that runs, and a page has taken what they left, nothing can come.
 // Moving it at once would let version n+1 of a row pass a slow version n.
 type sealMark struct {
@@ -243,23 +246,18 @@ type sealMark struct {
 	candidate int64 // 0: none
 	bound     int64 // 0: not known before the next pass
 	heldBack  bool  // xmin alone did not tell a pass that the bound is reached
-	newest    int64 // transaction id of the newest pass noted
 }
 
-// pass takes note of a committed pass. xmin is the oldest transaction that could
-// still commit below, last the last append_no of the page (0: it was empty), and
-// complete is true if the page held everything that was committed. A pass that is
-// noted after a later one says too little: writers may be newer than it.
-func (m *sealMark) pass(xid, xmin, last int64, complete bool) {
-	if xid < m.newest {
-		return
-	}
-	m.newest = xid
-	if m.candidate != 0 && m.bound == 0 {
+// pass takes note of a committed pass. began is the candidate when it began: one that
+// has waited for the ledger since then drew its id too early to bound another. xmin is
+// the oldest transaction that could still commit below, last the last append_no of the
+// page (0: it was empty), and complete is true if the page held all that was committed.
+func (m *sealMark) pass(began, xid, xmin, last int64, complete bool) {
+	if m.candidate != 0 && m.bound == 0 && m.candidate == began {
 		m.bound = xid
 	}
-	m.heldBack = m.candidate != 0 && xmin < m.bound
-	if m.candidate != 0 && xmin >= m.bound && (complete || last >= m.candidate) {
+	m.heldBack = xmin < m.bound
+	if m.bound != 0 && xmin >= m.bound && (complete || last >= m.candidate) {
 		m.safe = max(m.safe, m.candidate)
 		m.candidate, m.bound = 0, 0
 	}
@@ -270,21 +268,11 @@ func (m *sealMark) pass(xid, xmin, last int64, complete bool) {
 
 // markNow returns the mark, and forgets it now and then: the numbers that it speaks
 // of can begin again lower, on a standby that was promoted without the newest of them.
-func (s *Sealer) markNow() int64 {
+func (s *Sealer) markNow() sealMark {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := s.o.Now(); now.Sub(s.full) >= s.o.FullScan {
 		s.mark, s.full = sealMark{}, now
 	}
-	return s.mark.safe
-}
-
-// waitsFor returns the bound that something holds the mark back from, 0 if nothing does.
-func (s *Sealer) waitsFor() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.mark.heldBack {
-		return 0
-	}
-	return s.mark.bound
+	return s.mark
 }
