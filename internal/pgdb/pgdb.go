@@ -48,14 +48,9 @@ type Config struct {
 	TracerProvider trace.TracerProvider
 }
 
-// MoverConfig returns c for the loops that poll queue tables: with plan_cache_mode=force_custom_plan, because a plan
-// cached while a queue was empty stays a sequential scan when it is full; with "-mover" after the application name; and
-// without spans, because an idle loop would make one per poll.
+// MoverConfig returns c for the loops that poll queue tables: with "-mover" after the application name, and without
+// spans, because an idle loop would make one per poll.
 func MoverConfig(c Config) Config {
-	params := make(map[string]string, len(c.RuntimeParams)+1)
-	maps.Copy(params, c.RuntimeParams)
-	params["plan_cache_mode"] = "force_custom_plan"
-	c.RuntimeParams = params
 	c.TracerProvider = nil
 	if c.ApplicationName != "" {
 		c.ApplicationName += "-mover"

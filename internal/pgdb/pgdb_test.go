@@ -30,7 +30,6 @@ func TestOpenSettings(t *testing.T) {
 	db, movers := pool(t, cfg), pool(t, MoverConfig(cfg))
 	for name, want := range map[string][2]string{
 		"application_name": {"auth", "auth-mover"},
-		"plan_cache_mode":  {"auto", "force_custom_plan"},
 		"timezone":         {"UTC", "UTC"},
 	} {
 		got := [2]string{one[string](t, db, "SHOW "+name), one[string](t, movers, "SHOW "+name)}

@@ -31,7 +31,6 @@ func benchPool(b *testing.B) *pgxpool.Pool {
 	if err != nil {
 		b.Fatal(err)
 	}
-	cfg.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_custom_plan"
 	pool, err := pgxpool.NewWithConfig(b.Context(), cfg)
 	if err != nil {
 		b.Fatal(err)
