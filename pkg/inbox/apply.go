@@ -24,6 +24,9 @@ const maxCuts = 3
 // errLostFence says that a row is no longer held under the token. Everything of its transaction is rolled back.
 var errLostFence = errors.New("inbox: the lease is another's by now")
 
+// errNotBegun says that no handler ran: whatever kept it from running is nobody's failure.
+var errNotBegun = errors.New("begin")
+
 // handlerError is a failure that counts as the handler's own.
 type handlerError struct {
 	code      string
@@ -91,7 +94,7 @@ func (w *worker) settleOne(ctx context.Context, b batch, row claimed, err error)
 		w.c.log.say(ctx, slog.LevelWarn, "a row's lease was taken over while its handler ran; its work was rolled back",
 			slog.String("event_id", row.event.ID.String()))
 		return nil
-	case disconnected(err) && ctx.Err() == nil && w.cut(row):
+	case disconnected(err) && !errors.Is(err, errNotBegun) && ctx.Err() == nil && w.cut(row):
 		return w.fail(ctx, b, row, &handlerError{code: CodeConnectionCut, err: err})
 	}
 	return w.giveBack(ctx, b, []claimed{row}, err)
@@ -160,7 +163,7 @@ func (w *worker) attempt(ctx context.Context, b batch, rows []claimed) error {
 	defer w.beat.calling(false)
 	tx, err := w.c.o.DB.BeginTx(budget, pgx.TxOptions{BeginQuery: w.begin})
 	if err != nil {
-		return fmt.Errorf("begin: %w", err) // whatever it is, no handler ran
+		return fmt.Errorf("%w: %w", errNotBegun, err)
 	}
 	defer rollback(ctx, tx)
 	if err := w.call(budget, tx, rows); err != nil {

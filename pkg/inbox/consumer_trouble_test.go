@@ -4,9 +4,11 @@
 package inbox_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -331,6 +333,53 @@ func TestAHandlerThatAlwaysLosesItsConnectionDies(t *testing.T) {
 		return nil
 	})
 	b.want("dead for its connections", b.count(`SELECT count(*) FROM consumer_inbox WHERE last_error_code = $1`, inbox.CodeConnectionCut), 1)
+}
+
+// A connection that is lost before the handler ran says nothing of the handler, however often it happens: it is closed
+// between a claim and the transaction that follows on it.
+func TestAConnectionLostBeforeTheHandlerCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.deliver(1)
+	var cutting atomic.Bool
+	var begins atomic.Int64
+	pool := b.smallPool(4, func(c *pgxpool.Config) {
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			return &cutAtBegin{Conn: conn, cutting: &cutting, begins: &begins}, err
+		}
+	})
+	c := b.consumer(record, func(o *inbox.ConsumerOptions) {
+		o.DB, o.PauseMin, o.PauseMax, o.BackoffUnit, o.MaxAttempts = pool, time.Millisecond, 2*time.Millisecond, time.Microsecond, 1
+	})
+	cutting.Store(true)
+	b.run(c.Run)
+	eventually(t, 20*time.Second, func() error {
+		if n := begins.Load(); n < 16 {
+			return fmt.Errorf("%d transactions began", n)
+		}
+		return nil
+	})
+	cutting.Store(false)
+	eventually(t, 20*time.Second, b.allProcessed(1))
+	b.want("failures", int(c.Stats().Failed), 0)
+}
+
+// cutAtBegin is a connection that is lost when a handler's transaction is to begin on it: that BEGIN is a message of its own.
+// So is that of the give-back which follows, and which gets through.
+type cutAtBegin struct {
+	net.Conn
+	cutting *atomic.Bool
+	begins  *atomic.Int64
+}
+
+func (c *cutAtBegin) Write(p []byte) (int, error) {
+	if c.cutting.Load() && bytes.HasPrefix(p, []byte("Q")) && bytes.Contains(p, []byte("begin isolation level")) &&
+		bytes.Contains(p, []byte("idle_in_transaction_session_timeout")) && c.begins.Add(1)%2 == 1 {
+		_ = c.Conn.Close()
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(p)
 }
 
 // Lease and retry times come from the database: a process whose clock is an hour off changes nothing (T19).
