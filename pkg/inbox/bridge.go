@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/counterfoil/counterfoil/internal/failpoint"
@@ -177,9 +176,8 @@ func (b *Bridge) prepare(ctx context.Context) error {
 	if err := b.o.Source.Prepare(ctx); err != nil {
 		return fmt.Errorf("prepare the source: %w", err)
 	}
-	err := oneTrip(ctx, b.o.DB, b.settings, func(batch *pgx.Batch) { batch.Queue(sqlMakePosition, b.o.Owner, b.o.Stream) })
-	if err != nil {
-		return fmt.Errorf("make the position row: %w", err)
+	if err := b.makePosition(ctx); err != nil {
+		return err
 	}
 	if again {
 		b.mu.Lock()
@@ -262,10 +260,10 @@ func (b *Bridge) takeWhole(ctx context.Context, p Page) (Takeover, error) {
 				slog.String("entry_id", p.Entries[i].ID), slog.String("error", err.Error()))
 		}
 	}
-	if len(p.Deleted) > 0 {
-		return sum, b.o.Source.Ack(ctx, p.Deleted)
+	if t, err = b.commitAndAck(ctx, nil, p.Deleted); err == nil {
+		sum.add(t)
 	}
-	return sum, nil
+	return sum, err
 }
 
 func isPostgres(err error) bool {

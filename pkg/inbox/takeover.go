@@ -26,11 +26,28 @@ import (
 // verdicts of the page are final in it, since it begins by locking the owner's position.
 func (b *Bridge) takeOver(ctx context.Context, entries []Entry) (Takeover, error) {
 	t, err := b.tryTakeOver(ctx, entries, sqlInsertInboxNew)
+	if errors.Is(err, errNoPosition) { // the database was set back to before this owner was known
+		if err := b.makePosition(ctx); err != nil {
+			return t, err
+		}
+		t, err = b.tryTakeOver(ctx, entries, sqlInsertInboxNew)
+	}
 	if isUnique(err) {
 		// Another owner's takeover wrote an id of this page meanwhile, or a row is there without its number.
 		return b.tryTakeOver(ctx, entries, sqlInsertInbox)
 	}
 	return t, err
+}
+
+var errNoPosition = errors.New("inbox: ledger_positions has no row of this owner")
+
+// makePosition makes the row that takeovers lock, if it is not there.
+func (b *Bridge) makePosition(ctx context.Context) error {
+	err := oneTrip(ctx, b.o.DB, b.settings, func(batch *pgx.Batch) { batch.Queue(sqlMakePosition, b.o.Owner, b.o.Stream) })
+	if err != nil {
+		return fmt.Errorf("make the position row: %w", err)
+	}
+	return nil
 }
 
 func isUnique(err error) bool {
@@ -134,8 +151,12 @@ func (b *Bridge) lookUp(ctx context.Context, conn *pgxpool.Conn, page []checked)
 	locked := false
 	batch.Queue(sqlLockPosition, b.o.Owner).QueryRow(func(row pgx.Row) error {
 		var last string
-		locked = true
-		return row.Scan(&last)
+		err := row.Scan(&last)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		locked = err == nil
+		return err
 	})
 	if len(asked.events) > 0 {
 		batch.Queue(sqlHeldEvents, asked.events).Query(r.scan)
@@ -165,7 +186,7 @@ func (b *Bridge) lookUp(ctx context.Context, conn *pgxpool.Conn, page []checked)
 		return r, fmt.Errorf("lock position and look up: %w", err)
 	}
 	if !locked {
-		return r, errors.New("inbox: no position row to lock")
+		return r, errNoPosition
 	}
 	return r, nil
 }

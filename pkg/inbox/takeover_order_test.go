@@ -6,6 +6,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -194,6 +195,44 @@ func TestEntriesDeletedWhilePendingAreCounted(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A page of which the database refuses one entry is taken entry by entry; what was deleted of it is counted all the same.
+func TestDeletedEntriesOfARefusedPageAreCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ids := b.add(5)
+	dead := b.stream.Source("dead", time.Minute)
+	if err := dead.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dead.Read(t.Context(), inbox.New, inbox.Limit{Count: 5}); err != nil {
+		t.Fatal(err)
+	}
+	b.stream.Delete(b.stream.Pending()[:2]...)
+	b.exec(fmt.Sprintf(`ALTER TABLE inbox_events ADD CONSTRAINT no_such_event CHECK (event_id <> '%s')`, ids[4]))
+	bridge := b.bridge("b")
+	b.run(bridge.Run)
+	eventually(t, 10*time.Second, func() error {
+		if s := bridge.Stats(); s.Deleted != 2 || s.Received != 2 || len(b.stream.Pending()) != 1 {
+			return fmt.Errorf("%d deleted, %d received, %d pending", s.Deleted, s.Received, len(b.stream.Pending()))
+		}
+		return nil
+	})
+}
+
+// An owner's position that is lost under a running bridge, as when the database is set back to an earlier copy, is made again.
+func TestALostPositionIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	bridge := b.bridge("a")
+	b.add(2)
+	b.want("taken", b.take(bridge), 2)
+	b.exec(`DELETE FROM ledger_positions`)
+	b.add(3)
+	b.want("taken without a position", b.take(bridge), 3)
+	b.want("positions", b.count(`SELECT count(*) FROM ledger_positions WHERE owner = 'auth' AND taken_over = 3`), 1)
+	b.want("pending entries", len(b.stream.Pending()), 0)
 }
 
 // Twenty bridges with copies of the same events in different orders: each event once, nobody deadlocks
