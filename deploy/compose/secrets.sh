@@ -2,7 +2,7 @@
 # Copyright The Counterfoil Authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Makes every secret that compose.yaml names, once: a file that exists is left as it is.
+# Makes every secret that compose.yaml names, once: a file that has something in it is left as it is.
 # The folder is closed to others; the files in it can be read by the containers' users.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -12,9 +12,9 @@ chmod 700 "$dir"
 
 random() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
 
-# secret NAME VALUE writes a file if it is not there.
+# secret NAME VALUE writes a file if it is not there, or was left empty by an end in the middle.
 secret() {
-	if [ ! -e "$dir/$1" ]; then
+	if [ ! -s "$dir/$1" ]; then
 		(umask 022 && printf '%s\n' "$2" >"$dir/$1")
 	fi
 }
