@@ -376,7 +376,7 @@ type cutAtBegin struct {
 func (c *cutAtBegin) Write(p []byte) (int, error) {
 	if c.cutting.Load() && bytes.HasPrefix(p, []byte("Q")) && bytes.Contains(p, []byte("begin isolation level")) &&
 		bytes.Contains(p, []byte("idle_in_transaction_session_timeout")) && c.begins.Add(1)%2 == 1 {
-		_ = c.Conn.Close()
+		_ = c.Close()
 		return 0, net.ErrClosed
 	}
 	return c.Conn.Write(p)
