@@ -255,6 +255,40 @@ func TestRedisACL(t *testing.T) {
 	}
 }
 
+// A server that nobody can log in to without a password refuses so while it still loads, too. It is started when it has loaded.
+func TestRedisIsStartedWhenItHasLoaded(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	r, err := StartRedis(ctx, RedisOptions{
+		Dir:      scratch(t),
+		ACL:      []string{"user default off -@all +@stream ~*", "user auth on >secret ~audit:{auth} +xadd"},
+		Settings: map[string]string{"appendonly": "yes", "appendfsync": "no", "auto-aof-rewrite-percentage": "0"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Kill)
+	auth := client(t, r, "auth", "secret")
+	add := &redis.XAddArgs{Stream: "audit:{auth}", Values: []string{"a", "b"}}
+	for range 20 {
+		if _, err := auth.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for range 10000 {
+				p.XAdd(ctx, add)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Kill()
+	if err := r.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := auth.XAdd(ctx, add).Err(); err != nil {
+		t.Errorf("the first command after the start: %v", err)
+	}
+}
+
 func TestATakenPortIsReported(t *testing.T) {
 	t.Parallel()
 	dir := scratch(t)

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -213,10 +214,12 @@ func (r *Redis) start(ctx context.Context) error {
 	return nil
 }
 
-// answers checks that our server accepts commands: a refusal for want of rights is an answer, "loading" is not.
+// answers checks that our server accepts commands. The port may be another server's as long as ours does not say that it is
+// ready; and a refusal for want of rights is an answer, but one that a server gives while it still loads, too.
 func (r *Redis) answers(ctx context.Context, pid int) error {
-	if log, err := os.ReadFile(r.LogPath()); err != nil || !bytes.Contains(log, []byte(strconv.Itoa(pid)+":M")) {
-		return errors.New("it has not begun") // the port may be another server's as long as ours says nothing
+	ready := regexp.MustCompile(`(?m)^` + strconv.Itoa(pid) + `:[MS] .*Ready to accept connections`)
+	if log, err := os.ReadFile(r.LogPath()); err != nil || !ready.Match(log) {
+		return errors.New("it does not say that it is ready")
 	}
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", r.Addr())
 	if err != nil {
