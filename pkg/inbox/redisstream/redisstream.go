@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/counterfoil/counterfoil/pkg/audit"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
 	"github.com/counterfoil/counterfoil/pkg/inbox"
 )
@@ -30,7 +31,7 @@ const slack = 3 * time.Second
 // Options says what to read and as whom. Durations may be scaled for tests with Scaled.
 type Options struct {
 	// Redis is where to connect. Required. The source makes two clients of it, one of them for
-	// blocking reads alone, and sets their retries, time-outs and pool sizes itself. With a Dialer of
+	// bounded and blocking reads alone, and sets their retries, time-outs and pool sizes itself. With a Dialer of
 	// your own, pages are bounded in entries only.
 	Redis *redis.Options
 	// Stream is the key. Required; envelope.StreamKey makes it.
@@ -86,8 +87,8 @@ func (o Options) filled() Options {
 type Source struct {
 	o        Options
 	commands *redis.Client
-	blocking *redis.Client // a pool of its own: a blocked read keeps its connection (BC-46)
-	bound    *bound        // of both
+	reads    *redis.Client // a pool of its own: a blocked read keeps its connection (BC-46)
+	bound    *bound        // of reads
 
 	sweep string // where the sweep of idle entries goes on
 	after string // the last own entry of this round
@@ -105,7 +106,7 @@ func New(o Options) (*Source, error) {
 		return nil, errors.New("redisstream: Options.Consumer is required: this host has no name")
 	}
 	b := new(bound)
-	return &Source{o: o, commands: client(o.Redis, b, 4), blocking: client(o.Redis, b, 2), bound: b, sweep: "0-0", after: "0-0"}, nil
+	return &Source{o: o, commands: client(o.Redis, new(bound), 4), reads: client(o.Redis, b, 4), bound: b, sweep: "0-0", after: "0-0"}, nil
 }
 
 func client(from *redis.Options, b *bound, pool int) *redis.Client {
@@ -124,7 +125,7 @@ func client(from *redis.Options, b *bound, pool int) *redis.Client {
 }
 
 // Close closes the connections. Reads that are under way end with an error.
-func (s *Source) Close() error { return errors.Join(s.commands.Close(), s.blocking.Close()) }
+func (s *Source) Close() error { return errors.Join(s.commands.Close(), s.reads.Close()) }
 
 // Prepare implements inbox.Source. The group starts at the stream's beginning, never at "$": what was
 // added before the first start, or before a repair, is read (BC-40, BC-56).
@@ -155,10 +156,15 @@ func (s *Source) Read(ctx context.Context, kind inbox.Kind, limit inbox.Limit) (
 }
 
 // readIdle goes on with the sweep over pending entries. An empty page is not its end; only the
-// cursor 0-0 is (BC-50).
+// cursor 0-0 is (BC-50). The server names deleted entries once and forgets them, so this answer is not
+// given up: it asks for no more entries than have room, each as large as an event may be.
 func (s *Source) readIdle(ctx context.Context, limit inbox.Limit) (inbox.Page, error) {
+	count := limit.Count
+	if limit.Bytes > 0 {
+		count = min(count, max(limit.Bytes/audit.MaxPayload, 1))
+	}
 	messages, next, deleted, err := s.commands.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{
-		Stream: s.o.Stream, Group: s.o.Group, Consumer: s.o.Consumer, MinIdle: s.o.IdleAfter, Start: s.sweep, Count: int64(limit.Count),
+		Stream: s.o.Stream, Group: s.o.Group, Consumer: s.o.Consumer, MinIdle: s.o.IdleAfter, Start: s.sweep, Count: int64(count),
 	}).Result()
 	if err != nil {
 		return inbox.Page{}, wrap("xautoclaim", err)
@@ -175,7 +181,7 @@ func (s *Source) readOwn(ctx context.Context, limit inbox.Limit) (inbox.Page, er
 	if limit.First {
 		s.after = "0-0"
 	}
-	messages, err := s.readGroup(ctx, s.commands, s.after, limit.Count, -1)
+	messages, err := s.readGroup(ctx, s.after, limit.Count, -1)
 	if err != nil {
 		return inbox.Page{}, err
 	}
@@ -196,7 +202,7 @@ func (s *Source) readNew(ctx context.Context, limit inbox.Limit) (inbox.Page, er
 		err      error
 	}
 	if limit.Block <= 0 {
-		messages, err := s.readGroup(ctx, s.commands, ">", limit.Count, -1)
+		messages, err := s.readGroup(ctx, ">", limit.Count, -1)
 		p := page(messages)
 		p.Done = len(messages) < limit.Count
 		return p, err
@@ -206,7 +212,7 @@ func (s *Source) readNew(ctx context.Context, limit inbox.Limit) (inbox.Page, er
 	got := make(chan result, 1)
 	go func() {
 		defer cancel()
-		messages, err := s.readGroup(limited, s.blocking, ">", limit.Count, block)
+		messages, err := s.readGroup(limited, ">", limit.Count, block)
 		got <- result{messages, err}
 	}()
 	select {
@@ -219,8 +225,8 @@ func (s *Source) readNew(ctx context.Context, limit inbox.Limit) (inbox.Page, er
 	}
 }
 
-func (s *Source) readGroup(ctx context.Context, c *redis.Client, from string, count int, block time.Duration) ([]redis.XMessage, error) {
-	streams, err := c.XReadGroup(ctx, &redis.XReadGroupArgs{
+func (s *Source) readGroup(ctx context.Context, from string, count int, block time.Duration) ([]redis.XMessage, error) {
+	streams, err := s.reads.XReadGroup(ctx, &redis.XReadGroupArgs{
 		Group: s.o.Group, Consumer: s.o.Consumer, Streams: []string{s.o.Stream, from}, Count: int64(count), Block: block,
 	}).Result()
 	if errors.Is(err, redis.Nil) {
