@@ -223,6 +223,7 @@ func (b *Bridge) page(ctx context.Context, kind Kind, limit Limit) (n int, done 
 	}
 	t, err := b.takeWhole(ctx, p)
 	if err != nil {
+		b.noteDeleted(t)
 		return 0, false, err
 	}
 	n = len(p.Entries) + len(p.Deleted) - int(t.Refused)
@@ -240,15 +241,24 @@ func (b *Bridge) page(ctx context.Context, kind Kind, limit Limit) (n int, done 
 
 // takeWhole commits and acknowledges a page. A page that the database refuses for a reason that is
 // not its own trouble is taken entry by entry, so that one entry holds up no other; the one that is
-// refused alone stays pending, and is tried again with the next round of own entries.
+// refused alone stays pending, and is tried again with the next round of own entries. Deleted entries
+// come first: the source may name them once, whatever becomes of the others.
 func (b *Bridge) takeWhole(ctx context.Context, p Page) (Takeover, error) {
-	t, err := b.commitAndAck(ctx, p.Entries, p.Deleted)
-	if err == nil || trouble(err) || !isPostgres(err) || ctx.Err() != nil {
-		return t, err
-	}
 	sum := Takeover{Owner: b.o.Owner, Stream: b.o.Stream, PoisonReasons: map[string]int64{}}
+	if err := b.ack(ctx, p.Deleted); err != nil {
+		return sum, err
+	}
+	sum.Deleted = int64(len(p.Deleted))
+	t, err := b.commitAndAck(ctx, p.Entries)
+	if err == nil {
+		sum.add(t)
+		return sum, nil
+	}
+	if trouble(err) || !isPostgres(err) || ctx.Err() != nil {
+		return sum, err
+	}
 	for i := range p.Entries {
-		t, err := b.commitAndAck(ctx, p.Entries[i:i+1], nil)
+		t, err := b.commitAndAck(ctx, p.Entries[i:i+1])
 		switch {
 		case err == nil:
 			sum.add(t)
@@ -260,10 +270,7 @@ func (b *Bridge) takeWhole(ctx context.Context, p Page) (Takeover, error) {
 				slog.String("entry_id", p.Entries[i].ID), slog.String("error", err.Error()))
 		}
 	}
-	if t, err = b.commitAndAck(ctx, nil, p.Deleted); err == nil {
-		sum.add(t)
-	}
-	return sum, err
+	return sum, nil
 }
 
 func isPostgres(err error) bool {
@@ -271,27 +278,30 @@ func isPostgres(err error) bool {
 	return errors.As(err, &p)
 }
 
-func (b *Bridge) commitAndAck(ctx context.Context, entries []Entry, deleted []string) (Takeover, error) {
-	t := Takeover{Owner: b.o.Owner, Stream: b.o.Stream}
-	if len(entries) > 0 {
-		var err error
-		if t, err = b.takeOver(ctx, entries); err != nil {
-			return t, err
-		}
+func (b *Bridge) commitAndAck(ctx context.Context, entries []Entry) (Takeover, error) {
+	if len(entries) == 0 {
+		return Takeover{}, nil
 	}
-	t.Deleted = int64(len(deleted))
-	ids := make([]string, 0, len(entries)+len(deleted))
-	for _, e := range entries {
-		ids = append(ids, e.ID)
+	t, err := b.takeOver(ctx, entries)
+	if err != nil {
+		return t, err
 	}
-	if ids = append(ids, deleted...); len(ids) == 0 {
-		return t, nil
+	ids := make([]string, len(entries))
+	for i, e := range entries {
+		ids[i] = e.ID
+	}
+	return t, b.ack(ctx, ids)
+}
+
+func (b *Bridge) ack(ctx context.Context, ids []string) error {
+	if len(ids) == 0 {
+		return nil
 	}
 	if err := b.o.Source.Ack(ctx, ids); err != nil {
-		return t, fmt.Errorf("acknowledge: %w", err)
+		return fmt.Errorf("acknowledge: %w", err)
 	}
 	failpoint.Hit(failpoint.InboxAcked)
-	return t, nil
+	return nil
 }
 
 // wake tells the consumers of this process that have rows of this page.
@@ -317,6 +327,13 @@ func (b *Bridge) measure(entries []Entry) int {
 		b.count = max(min(b.o.PageBytes/b.mean, b.o.PageRows, b.count*4), 1)
 	}
 	return size
+}
+
+// noteDeleted counts what was acknowledged of a page that failed: nobody names it again.
+func (b *Bridge) noteDeleted(t Takeover) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stats.Deleted += t.Deleted
 }
 
 func (b *Bridge) note(t Takeover, size int) {

@@ -4,6 +4,7 @@
 package redisstream_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,11 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/counterfoil/counterfoil/internal/testdb"
 	"github.com/counterfoil/counterfoil/pkg/envelope"
 	"github.com/counterfoil/counterfoil/pkg/inbox"
+	"github.com/counterfoil/counterfoil/pkg/inbox/inboxtest"
 	"github.com/counterfoil/counterfoil/pkg/inbox/redisstream"
 )
 
@@ -47,6 +50,60 @@ func TestALargeSweepReportsDeletedEntries(t *testing.T) {
 	})
 	if !slices.Equal(lost, ids[1:2]) {
 		t.Errorf("reported %v, want %v", lost, ids[1:2])
+	}
+}
+
+// A sweep names deleted entries once: they are counted although the takeover of its other entries fails.
+func TestDeletedEntriesOfAFailedPageAreCounted(t *testing.T) {
+	t.Parallel()
+	r, db := testdb.Redis(t), testdb.New(t, testdb.Admin)
+	keys, stream, ledger := inboxtest.NewKeys(t, "k"), envelope.StreamKey("auth"), uuid.New()
+	dead, src := open(t, r, stream, "dead"), open(t, r, stream, "b", func(o *redisstream.Options) { o.IdleAfter = time.Millisecond })
+	bridge, err := inbox.NewBridge(inbox.BridgeOptions{
+		DB: db.Service, Source: src, Owner: "auth", Keys: keys, LockTimeout: 10 * time.Millisecond, ReclaimEvery: time.Nanosecond,
+		Catalog: inbox.Catalog{Subscriptions: []inbox.Subscription{{Consumer: "log"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bridge.Once(t.Context()); err != nil { // makes group and position
+		t.Fatal(err)
+	}
+	var ids []string
+	for i := range 2 {
+		e := inboxtest.Sealed(t, keys, inboxtest.NewEvent(t, "auth", "user.updated"), ledger, int64(i+1))
+		id, err := r.Client.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: e.Fields()}).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	read(t, dead, inbox.New, 2)
+	if err := r.Client.XDel(t.Context(), stream, ids[0]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.Super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM ledger_positions FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if _, err := bridge.Once(t.Context()); err == nil {
+			return errors.New("the takeover does not fail")
+		}
+		return nil
+	})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bridge.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := bridge.Stats(); s.Deleted != 1 || s.Received != 1 {
+		t.Errorf("counted %+v, want one deleted and one received", s.Takeover)
 	}
 }
 
