@@ -37,7 +37,7 @@ GRANT EXECUTE ON FUNCTION outbox_prune(integer) TO app_service;
 GRANT SELECT ON audit_retention TO app_service;
 GRANT SELECT, INSERT ON audit_lifecycle TO app_service;
 GRANT SELECT ON audit_ledger TO app_service;
-GRANT UPDATE (head, compact_range, system_identifier, timeline, database_oid, sealed_at, last_checkpoint_at)
+GRANT UPDATE (head, tree_size, compact_range, system_identifier, timeline, database_oid, sealed_at, last_checkpoint_at)
     ON audit_ledger TO app_service;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON requests, projects, project_members TO app_service;

@@ -86,14 +86,20 @@ CREATE TABLE public.audit_ledger (
     opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     sealed_at timestamp with time zone,
     last_checkpoint_at timestamp with time zone,
+    tree_size bigint DEFAULT 0 NOT NULL,
     CONSTRAINT audit_ledger_head_check CHECK ((head >= 0)),
-    CONSTRAINT audit_ledger_singleton_check CHECK (singleton)
+    CONSTRAINT audit_ledger_singleton_check CHECK (singleton),
+    CONSTRAINT audit_ledger_tree_check CHECK ((((tree_size >= 0) AND (tree_size <= head)) AND (cardinality(compact_range) = bit_count((tree_size)::bit(64)))))
 )
 WITH (fillfactor='10');
 
 ALTER TABLE public.audit_ledger OWNER TO app_owner;
 
 COMMENT ON TABLE public.audit_ledger IS 'The head of this owner''s ledger. Written by the sealer only.';
+
+COMMENT ON COLUMN public.audit_ledger.compact_range IS 'Roots of the full subtrees that make up tree_size, the largest first (RFC 6962).';
+
+COMMENT ON COLUMN public.audit_ledger.tree_size IS 'How many numbers, from 1, the tree covers: head, but for what was numbered before there was a tree.';
 
 CREATE TABLE public.audit_lifecycle (
     lifecycle_no bigint NOT NULL,
@@ -321,6 +327,8 @@ GRANT UPDATE(database_oid) ON TABLE public.audit_ledger TO app_service;
 GRANT UPDATE(sealed_at) ON TABLE public.audit_ledger TO app_service;
 
 GRANT UPDATE(last_checkpoint_at) ON TABLE public.audit_ledger TO app_service;
+
+GRANT UPDATE(tree_size) ON TABLE public.audit_ledger TO app_service;
 
 GRANT SELECT,INSERT ON TABLE public.audit_lifecycle TO app_service;
 

@@ -27,7 +27,8 @@ func schema() map[string]map[string]string {
 			"last_error_code": "text", "last_error_at": "timestamp with time zone", "dead_letter_reason": "text",
 		},
 		"audit_ledger": {
-			"owner": "text", "ledger_id": "uuid", "head": "bigint", "sealed_at": "timestamp with time zone",
+			"owner": "text", "ledger_id": "uuid", "head": "bigint", "tree_size": "bigint", "compact_range": "bytea[]",
+			"sealed_at": "timestamp with time zone",
 		},
 		"audit_lifecycle": {
 			"lifecycle_no": "bigint", "occurred_at": "timestamp with time zone", "transition": "text", "event_id": "uuid",

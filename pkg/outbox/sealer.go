@@ -35,7 +35,8 @@ type SealerOptions struct {
 // Sealer gives committed events the next numbers of the owner's ledger: dense,
 // and for each resource in commit order. Writers never wait for it, a rollback
 // leaves no hole, and a slow transaction is numbered when it commits (BC-01)
-// and holds back nobody (BC-02).
+// and holds back nobody (BC-02). The ledger's Merkle tree grows with the numbers,
+// in the same transaction.
 //
 // Any number of sealers may work on one database; they take turns. A crash at
 // any point leaves a pass done or undone as a whole.
@@ -111,15 +112,22 @@ func (s *Sealer) pass(ctx context.Context, conn *pgxpool.Conn, claim *ClaimReque
 		return nil, len(msgs) > 0, s.expectLedger(ctx, conn, len(msgs))
 	}
 
-	// 2. Number. The tree over LeafHash(id, payload) is extended here.
+	if l.tree.size() < l.head {
+		return nil, true, s.fold(ctx, conn, l, bytes)
+	}
+
+	// 2. Number, and extend the tree.
 	for i := range msgs {
 		msgs[i].LedgerID, msgs[i].LedgerSeq = l.id, l.head+int64(i)+1
 		if claim != nil {
 			msgs[i].ClaimCount = 1
 		}
 	}
+	if err := l.tree.add(msgs); err != nil {
+		return nil, false, err
+	}
 
-	// 3. Write numbers and head, each exactly as read, and commit; anything else rolls back.
+	// 3. Write numbers, head and tree, each exactly as read, and commit; anything else rolls back.
 	if len(msgs) > 0 {
 		if err := s.write(ctx, conn, l, msgs, claim); err != nil {
 			return nil, false, err
@@ -142,6 +150,7 @@ type ledger struct {
 	locked bool // there is something to number
 	id     uuid.UUID
 	head   int64
+	tree   tree
 	began  int64 // the mark's candidate when the pass began
 	xid    int64 // of the sealing transaction
 	xmin   int64 // the oldest transaction still running when the page was read
@@ -158,10 +167,16 @@ func (s *Sealer) read(ctx context.Context, conn *pgxpool.Conn, rows int, bytes i
 	batch.Queue(sqlSync)
 	batch.Queue(sqlLockLedger, mark.safe).Query(func(found pgx.Rows) error {
 		for found.Next() {
-			l.locked = true
-			if err := found.Scan(&l.id, &l.head, &l.xid); err != nil {
+			var size int64
+			var hashes [][]byte
+			if err := found.Scan(&l.id, &l.head, &size, &hashes, &l.xid); err != nil {
 				return err
 			}
+			var err error
+			if l.tree, err = newTree(size, hashes); err != nil {
+				return fmt.Errorf("audit_ledger: %w", err)
+			}
+			l.locked = true
 		}
 		return found.Err()
 	})
@@ -220,7 +235,7 @@ func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, msgs [
 		owner, token, lease = &claim.Owner, &claim.Token, &us
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(sqlNumber, l.id, l.head, ids, owner, token, lease, places)
+	batch.Queue(sqlNumber, l.id, l.head, ids, owner, token, lease, places, l.tree.compactRange())
 	batch.Queue(sqlCommit)
 	err := conn.SendBatch(ctx, batch).Close()
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == "23502" && refusal.ColumnName == "head" {
@@ -228,6 +243,44 @@ func (s *Sealer) write(ctx context.Context, conn *pgxpool.Conn, l ledger, msgs [
 	}
 	if err != nil {
 		return fmt.Errorf("write numbers: %w", err)
+	}
+	return nil
+}
+
+// foldRows is how many leaves a pass adds to a tree that is behind its ledger's numbers.
+const foldRows = 5000
+
+// fold adds to the tree a page of what was numbered before there was a tree, and
+// commits. Numbering goes on when the tree has every number.
+func (s *Sealer) fold(ctx context.Context, conn *pgxpool.Conn, l ledger, bytes int64) error {
+	next := l.tree.size() + 1
+	rows, err := conn.Query(ctx, sqlReadNumbered, l.id, next, foldRows, bytes)
+	if err != nil {
+		return fmt.Errorf("read numbered events: %w", err)
+	}
+	msgs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m Message, err error) {
+		return m, row.Scan(&m.LedgerSeq, &m.EventID, &m.Payload)
+	})
+	if err != nil {
+		return fmt.Errorf("read numbered events: %w", err)
+	}
+	for i := range msgs {
+		if msgs[i].LedgerSeq != next+int64(i) {
+			msgs = msgs[:i]
+			break
+		}
+	}
+	if len(msgs) == 0 {
+		return fmt.Errorf("number %d of ledger %s is not in audit_outbox, and the tree does not cover it yet: restore the row", next, l.id)
+	}
+	if err := l.tree.add(msgs); err != nil {
+		return err
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(sqlFold, l.tree.size(), l.tree.compactRange())
+	batch.Queue(sqlCommit)
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("write the tree: %w", err)
 	}
 	return nil
 }

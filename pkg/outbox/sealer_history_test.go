@@ -5,13 +5,19 @@ package outbox_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -171,8 +177,52 @@ func faultsOfNumbers(t *testing.T, db *pgxpool.Pool) error {
 	return nil
 }
 
+// faultsOfTree checks the promise: the ledger row holds the tree over all numbers, in their order.
+func faultsOfTree(t *testing.T, db *pgxpool.Pool) error {
+	t.Helper()
+	rows, err := db.Query(t.Context(), "SELECT event_id, payload FROM audit_outbox WHERE ledger_seq IS NOT NULL ORDER BY ledger_seq")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaves, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) ([]byte, error) {
+		var id uuid.UUID
+		var payload []byte
+		err := row.Scan(&id, &payload)
+		leaf := sha256.Sum256(slices.Concat([]byte{0}, id[:], payload))
+		return leaf[:], err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := one[int](t, db, "SELECT tree_size FROM audit_ledger")
+	if size != len(leaves) {
+		return fmt.Errorf("a tree of %d leaves for %d numbers", size, len(leaves))
+	}
+	if got, want := one[[][]byte](t, db, "SELECT compact_range FROM audit_ledger"), subtrees(leaves); !cmp.Equal(got, want, cmpopts.EquateEmpty()) {
+		return fmt.Errorf("the tree's compact range is %x, want %x", got, want)
+	}
+	return nil
+}
+
+// subtrees returns the roots of the full subtrees of a tree, the largest first, straight from the definition (RFC 6962 2.1).
+func subtrees(leaves [][]byte) [][]byte {
+	if len(leaves) == 0 {
+		return nil
+	}
+	n := 1 << (bits.Len(uint(len(leaves))) - 1)
+	level := slices.Clone(leaves[:n])
+	for ; len(level) > 1; level = level[:len(level)/2] {
+		for i := range len(level) / 2 {
+			node := sha256.Sum256(slices.Concat([]byte{1}, level[2*i], level[2*i+1]))
+			level[i] = node[:]
+		}
+	}
+	return append(level, subtrees(leaves[n:])...)
+}
+
 // The numbers are dense and in commit order for each resource, under writers that
-// roll back, a transaction that is held open, and two sealers (F1, BC-01, BC-02, BC-21).
+// roll back, a transaction that is held open, and two sealers (F1, BC-01, BC-02, BC-21);
+// and the tree over them is that of RFC 6962.
 func TestNumbersAreDenseAndInCommitOrder(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t, testdb.Auth)
@@ -191,6 +241,9 @@ func TestNumbersAreDenseAndInCommitOrder(t *testing.T) {
 	for round := range 3 {
 		seed := rand.Uint64()
 		if err := h.run(t, db, seed); err != nil {
+			t.Fatalf("round %d, seed %d: %v", round, seed, err)
+		}
+		if err := faultsOfTree(t, db.Super); err != nil {
 			t.Fatalf("round %d, seed %d: %v", round, seed, err)
 		}
 	}

@@ -117,3 +117,59 @@ func TestSealingNeedsItsLedger(t *testing.T) {
 		t.Errorf("%d sealed, more %v, %v", n, more, err)
 	}
 }
+
+// A database that numbered events before it had a tree gets the whole tree first, in pages, and numbers again after it.
+func TestNumbersWithoutATreeAreFoldedIn(t *testing.T) {
+	t.Parallel()
+	p := newPath(t)
+	s, err := outbox.NewSealer(p.db.Service, outbox.SealerOptions{Rows: 100, Bytes: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seal := func() (sealed int) {
+		for more := true; more; {
+			var n int
+			if _, n, more, err = s.Seal(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			sealed += n
+		}
+		return sealed
+	}
+	for range 50 {
+		appendAll(t, p.db.Service, outboxtest.Event())
+	}
+	if n := seal(); n != 50 {
+		t.Fatalf("%d sealed", n)
+	}
+	exec := func(sql string) {
+		if _, err := p.db.Super.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("UPDATE audit_ledger SET tree_size = 0, compact_range = '{}'")
+	appendAll(t, p.db.Service, outboxtest.Event())
+	if _, n, more, err := s.Seal(t.Context(), nil); n != 0 || !more || err != nil {
+		t.Fatalf("%d sealed, more %v, %v; want the first page of the tree", n, more, err)
+	}
+	if size := one[int](t, p.db.Super, "SELECT tree_size FROM audit_ledger"); size == 0 || size >= 50 {
+		t.Errorf("a tree of %d leaves after one page", size)
+	}
+	if n := seal(); n != 1 {
+		t.Errorf("%d sealed, want the event that waited", n)
+	}
+	if err := faultsOfTree(t, p.db.Super); err != nil {
+		t.Error(err)
+	}
+
+	// What the tree needs and is gone stops numbering with a word, and no business call.
+	exec("UPDATE audit_ledger SET tree_size = 0, compact_range = '{}'; DELETE FROM audit_outbox WHERE ledger_seq = 1")
+	appendAll(t, p.db.Service, outboxtest.Event())
+	if _, n, _, err := s.Seal(t.Context(), nil); n != 0 || err == nil || !strings.Contains(err.Error(), "number 1 of ledger") {
+		t.Errorf("%d sealed, %v", n, err)
+	}
+	exec(`ALTER TABLE audit_ledger DROP CONSTRAINT audit_ledger_tree_check; UPDATE audit_ledger SET tree_size = 3, compact_range = '{"\\x00"}'`)
+	if _, n, _, err := s.Seal(t.Context(), nil); n != 0 || err == nil || !strings.Contains(err.Error(), "compact_range[1] has 1 bytes") {
+		t.Errorf("%d sealed, %v", n, err)
+	}
+}

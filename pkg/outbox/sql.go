@@ -50,11 +50,12 @@ VALUES ($1, $2, $3::bigint, $4, $5, $6, $7, $8, $9::bytea, $10, $11)`
 const (
 	// The lock comes first, in a statement of its own: what follows has a new
 	// snapshot, which sees what the previous holder of the lock numbered. If there
-	// is nothing above the mark $1, no row is locked and no transaction id drawn.
+	// is nothing above the mark $1 and the tree is whole, no row is locked and no
+	// transaction id drawn.
 	sqlLockLedger = `
-SELECT ledger_id, head, pg_current_xact_id()::text::bigint
+SELECT ledger_id, head, tree_size, compact_range, pg_current_xact_id()::text::bigint
 FROM audit_ledger
-WHERE singleton AND EXISTS (SELECT FROM audit_outbox WHERE ledger_seq IS NULL AND append_no > $1)
+WHERE singleton AND (tree_size < head OR EXISTS (SELECT FROM audit_outbox WHERE ledger_seq IS NULL AND append_no > $1))
 FOR UPDATE`
 
 	sqlHasLedger = `SELECT EXISTS (SELECT FROM audit_ledger WHERE singleton)`
@@ -89,8 +90,8 @@ ORDER BY append_no`
 	// join with the list would do, too, until the planner takes the table for empty
 	// and reads all of it for each page. With a token the same update takes the
 	// claim. coalesce keeps the planner from the index over everything unsealed.
-	// Head and numbers move together, each exactly as read: if anything else was
-	// found, the new head is null, which the table refuses with all the rest.
+	// Head, tree and numbers move together, each exactly as read: if anything else
+	// was found, the new head is null, which the table refuses with all the rest.
 	sqlNumber = `
 WITH numbered AS (
     UPDATE audit_outbox AS o
@@ -102,9 +103,24 @@ WITH numbered AS (
     RETURNING o.event_id
 )
 UPDATE audit_ledger
-SET head = CASE WHEN head = $2 AND (SELECT count(*) FROM numbered) = cardinality($3) THEN head + cardinality($3) END,
-    sealed_at = clock_timestamp()
+SET head = CASE WHEN head = $2 AND tree_size = $2 AND (SELECT count(*) FROM numbered) = cardinality($3) THEN head + cardinality($3) END,
+    tree_size = $2 + cardinality($3), compact_range = $8, sealed_at = clock_timestamp()
 WHERE singleton`
+
+	// What was numbered before there was a tree, from number $2 on.
+	sqlReadNumbered = `
+SELECT ledger_seq, event_id, payload
+FROM (SELECT ledger_seq, event_id, payload, row_number() OVER w AS place, sum(octet_length(payload)) OVER w AS bytes
+      FROM (SELECT ledger_seq, event_id, payload
+            FROM audit_outbox
+            WHERE ledger_id = $1 AND ledger_seq >= $2
+            ORDER BY ledger_seq
+            LIMIT $3) AS numbered
+      WINDOW w AS (ORDER BY ledger_seq ROWS UNBOUNDED PRECEDING)) AS page
+WHERE place = 1 OR bytes <= $4
+ORDER BY ledger_seq`
+
+	sqlFold = `UPDATE audit_ledger SET tree_size = $1, compact_range = $2 WHERE singleton`
 )
 
 // The open statuses are spelled out, so that the planner can use the partial index.
