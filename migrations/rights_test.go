@@ -57,7 +57,7 @@ func TestTableRights(t *testing.T) {
 	t.Parallel()
 	const all = "DELETE INSERT SELECT UPDATE"
 	outbox := map[string]string{
-		"goose_db_version": "SELECT", "audit_outbox": "SELECT insert update", "audit_ledger": "SELECT update",
+		"audit_deleted": "SELECT", "goose_db_version": "SELECT", "audit_outbox": "SELECT insert update", "audit_ledger": "SELECT update",
 		"audit_retention": "SELECT", "audit_lifecycle": "INSERT SELECT", "requests": all,
 	}
 	want := map[string]map[string]string{

@@ -65,7 +65,7 @@ func event(action, reason string) *auditv1.AuditEvent {
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	return setupOn(t, db, db.Service)
 }
 
@@ -220,7 +220,7 @@ func (do afterRollback) TraceQueryEnd(_ context.Context, _ *pgx.Conn, q pgx.Trac
 // recorded of it.
 func TestRequeueThatMayBeARepeatIsNoRefusal(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	config := db.Service.Config()
 	config.ConnConfig.Tracer = afterRollback(func() {
 		if _, err := db.Owner.Exec(t.Context(), `ALTER TABLE requests RENAME TO away`); err != nil {

@@ -110,6 +110,32 @@ func On(t testing.TB, p *devserver.Postgres, schema Schema) *DB {
 	return server.open(t, schema, string(schema))
 }
 
+// WithoutGuard takes the guard away and returns db: what the outbox does is tested without business tables.
+func (db *DB) WithoutGuard(t testing.TB) *DB {
+	t.Helper()
+	if err := WithoutGuard(t.Context(), db.Super); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// WithoutGuard takes the guard of audited tables away, for tests and measurements that fill an outbox without business rows.
+// The pool's role must own the tables.
+func WithoutGuard(ctx context.Context, pool *pgxpool.Pool) error {
+	const sql = `
+DO $$
+DECLARE t record;
+BEGIN
+    FOR t IN SELECT g.tgname, g.tgrelid::regclass AS relation FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+             WHERE p.proname IN ('require_event', 'refuse_unguarded', 'remember_deleted') OR p.proname LIKE 'require\_change\_of\_%'
+    LOOP
+        EXECUTE format('DROP TRIGGER %I ON %s', t.tgname, t.relation);
+    END LOOP;
+END $$`
+	_, err := pool.Exec(ctx, sql)
+	return err
+}
+
 // URL returns the connection string of a role, such as auth_service, for this database. The superuser's name gives the
 // superuser's own.
 func (db *DB) URL(role string) string {

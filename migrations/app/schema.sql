@@ -18,6 +18,62 @@ CREATE DOMAIN public.row_version AS bigint
 
 ALTER DOMAIN public.row_version OWNER TO app_owner;
 
+CREATE FUNCTION public.audit_guard(audited regclass, kind text) RETURNS void
+    LANGUAGE plpgsql
+    AS $_$
+DECLARE
+    name  text := (SELECT relname FROM pg_class WHERE oid = audited);
+    kinds text;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_class WHERE oid = audited AND relkind = 'r' AND relpersistence = 'p' AND NOT relispartition
+            AND NOT relhassubclass AND relnamespace = 'public'::regnamespace)
+        OR EXISTS (SELECT FROM pg_inherits WHERE inhrelid = audited) THEN
+        RAISE EXCEPTION '% cannot be guarded: it must be an ordinary logged table of schema public', audited;
+    END IF;
+    IF 2 <> (SELECT count(*) FROM pg_attribute WHERE attrelid = audited AND attnotnull
+            AND (attname, atttypid) IN (('id', 'uuid'::regtype), ('version', 'bigint'::regtype))) THEN
+        RAISE EXCEPTION '% cannot be guarded: it needs id uuid NOT NULL and version bigint NOT NULL', audited;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = audited AND a.attname = 'id'
+            WHERE i.indrelid = audited AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indkey::text = a.attnum::text) THEN
+        RAISE EXCEPTION '% cannot be guarded: id must be unique', audited;
+    END IF;
+    EXECUTE format($sql$
+        CREATE TRIGGER %1$I AFTER DELETE ON %4$s FOR EACH ROW EXECUTE FUNCTION remember_deleted(%5$L);
+        CREATE TRIGGER %2$I BEFORE TRUNCATE ON %4$s FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+        CREATE CONSTRAINT TRIGGER %3$I AFTER INSERT OR UPDATE OR DELETE ON %4$s DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION require_event(%5$L);
+        $sql$, name || '_deleted', name || '_no_truncate', name || '_require_event', audited, kind);
+    EXECUTE format($sql$
+        CREATE FUNCTION %1$I() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $body$
+        DECLARE
+            standing bigint;
+            made     xid;
+        BEGIN
+            -- Nearly always it is the row's last version, made by this transaction and in no savepoint.
+            PERFORM FROM public.%2$I r
+            WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
+            IF NOT FOUND THEN
+                SELECT r.version, r.xmin INTO standing, made FROM public.%2$I r WHERE r.id = NEW.resource_id::uuid;
+                PERFORM public.require_change(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
+            END IF;
+            RETURN NULL;
+        END $body$;
+        REVOKE ALL ON FUNCTION %1$I() FROM PUBLIC;
+        CREATE CONSTRAINT TRIGGER %3$I AFTER INSERT ON audit_outbox DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW WHEN (NEW.resource_version IS NOT NULL AND NEW.resource_type = %4$L) EXECUTE FUNCTION %1$I();
+        $sql$, 'require_change_of_' || name, name, 'audit_outbox_require_change_of_' || name, kind);
+    SELECT string_agg(quote_literal(split_part(encode(tgargs, 'escape'), '\000', 1)), ', ' ORDER BY tgname) INTO kinds
+    FROM pg_trigger WHERE tgfoid = 'public.require_event()'::regprocedure;
+    EXECUTE format($sql$
+        DROP TRIGGER IF EXISTS audit_outbox_no_unguarded ON audit_outbox;
+        CREATE TRIGGER audit_outbox_no_unguarded AFTER INSERT ON audit_outbox
+            FOR EACH ROW WHEN (NEW.resource_version IS NOT NULL AND NEW.resource_type NOT IN (%s)) EXECUTE FUNCTION refuse_unguarded();
+        $sql$, kinds);
+END $_$;
+
+ALTER FUNCTION public.audit_guard(audited regclass, kind text) OWNER TO app_owner;
+
 CREATE FUNCTION public.outbox_prune(batch integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -73,6 +129,165 @@ BEGIN
 END $$;
 
 ALTER FUNCTION public.refuse_renumbering() OWNER TO app_owner;
+
+CREATE FUNCTION public.refuse_unguarded() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'event % is refused: it says version % of a %, of which no table is guarded (audit_guard)',
+        NEW.event_id, NEW.resource_version, NEW.resource_type USING ERRCODE = 'integrity_constraint_violation';
+END $$;
+
+ALTER FUNCTION public.refuse_unguarded() OWNER TO app_owner;
+
+CREATE FUNCTION public.remember_deleted() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    INSERT INTO public.audit_deleted (resource_type, resource_id, version) VALUES (TG_ARGV[0], OLD.id, OLD.version + 1);
+    RETURN NULL;
+END $$;
+
+ALTER FUNCTION public.remember_deleted() OWNER TO app_owner;
+
+CREATE FUNCTION public.require_change(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    this   xid8 := pg_catalog.pg_current_xact_id();
+    newest bigint; -- the last version that this transaction made
+BEGIN
+    IF standing IS NULL THEN
+        SELECT d.version INTO newest FROM public.audit_deleted d
+        WHERE d.resource_type = kind AND d.resource_id = row_id::uuid AND d.tx = this;
+    -- The transaction itself has age 0. A savepoint's id is younger and still in progress, which of what can be seen here
+    -- no other's is.
+    ELSIF pg_catalog.age(made) = 0 OR pg_catalog.age(made) < 0
+        AND pg_catalog.pg_xact_status((this::text::bigint - pg_catalog.age(made))::text::xid8) = 'in progress' THEN
+        newest := standing;
+    END IF;
+    IF newest IS NULL THEN
+        RAISE EXCEPTION 'event % is refused: this transaction made no version % of % %', event_id, said, kind, row_id
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    IF said > newest OR said < newest AND NOT EXISTS (
+        SELECT FROM public.audit_outbox o
+        WHERE o.resource_type = kind AND o.resource_id = row_id AND o.resource_version = said + 1 AND o.tx = this)
+    THEN
+        RAISE EXCEPTION 'event % is refused: it says version % of % %, and this transaction made version %',
+            event_id, said, kind, row_id, newest USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+END $$;
+
+ALTER FUNCTION public.require_change(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) OWNER TO app_owner;
+
+CREATE FUNCTION public.require_change_of_project_members() RETURNS trigger
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+        DECLARE
+            standing bigint;
+            made     xid;
+        BEGIN
+            -- Nearly always it is the row's last version, made by this transaction and in no savepoint.
+            PERFORM FROM public.project_members r
+            WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
+            IF NOT FOUND THEN
+                SELECT r.version, r.xmin INTO standing, made FROM public.project_members r WHERE r.id = NEW.resource_id::uuid;
+                PERFORM public.require_change(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
+            END IF;
+            RETURN NULL;
+        END $$;
+
+ALTER FUNCTION public.require_change_of_project_members() OWNER TO app_owner;
+
+CREATE FUNCTION public.require_change_of_projects() RETURNS trigger
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+        DECLARE
+            standing bigint;
+            made     xid;
+        BEGIN
+            -- Nearly always it is the row's last version, made by this transaction and in no savepoint.
+            PERFORM FROM public.projects r
+            WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
+            IF NOT FOUND THEN
+                SELECT r.version, r.xmin INTO standing, made FROM public.projects r WHERE r.id = NEW.resource_id::uuid;
+                PERFORM public.require_change(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
+            END IF;
+            RETURN NULL;
+        END $$;
+
+ALTER FUNCTION public.require_change_of_projects() OWNER TO app_owner;
+
+CREATE FUNCTION public.require_event() RETURNS trigger
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    kind     text := TG_ARGV[0];
+    row_id   uuid;
+    expected bigint;
+    recorded text;
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        PERFORM FROM public.audit_outbox o
+        WHERE o.resource_type = kind AND o.resource_id = NEW.id::text AND o.resource_version = 1 AND NEW.version = 1
+          AND o.operation <> 'DELETE' AND o.tx = pg_catalog.pg_current_xact_id()
+          AND NOT EXISTS (SELECT FROM public.audit_deleted d WHERE d.resource_type = kind AND d.resource_id = NEW.id AND d.tx <> o.tx);
+    ELSIF TG_OP = 'UPDATE' THEN
+        PERFORM FROM public.audit_outbox o
+        WHERE o.resource_type = kind AND o.resource_id = NEW.id::text AND o.resource_version = OLD.version + 1
+          AND NEW.version = OLD.version + 1 AND NEW.id = OLD.id
+          AND o.operation <> 'DELETE' AND o.tx = pg_catalog.pg_current_xact_id();
+    ELSE
+        PERFORM FROM public.audit_outbox o
+        WHERE o.resource_type = kind AND o.resource_id = OLD.id::text AND o.resource_version = OLD.version + 1
+          AND o.operation = 'DELETE' AND o.tx = pg_catalog.pg_current_xact_id();
+    END IF;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+
+    row_id := CASE WHEN TG_OP = 'DELETE' THEN OLD.id ELSE NEW.id END;
+    expected := CASE WHEN TG_OP = 'INSERT' THEN 1 ELSE OLD.version + 1 END;
+    IF TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
+        RAISE EXCEPTION 'the id of % % was changed to %: an id stays', kind, OLD.id, NEW.id USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    IF TG_OP <> 'DELETE' AND NEW.version <> expected THEN
+        RAISE EXCEPTION 'version % of % % is refused: this change makes version %', NEW.version, kind, row_id, expected
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    SELECT o.operation INTO recorded FROM public.audit_outbox o
+    WHERE o.resource_type = kind AND o.resource_id = row_id::text AND o.resource_version = expected
+      AND o.tx = pg_catalog.pg_current_xact_id();
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'version % of % % has no event in this transaction: record it in audit_outbox', expected, kind, row_id
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    IF (recorded = 'DELETE') <> (TG_OP = 'DELETE') THEN
+        RAISE EXCEPTION 'version % of % % was made by % and recorded as %', expected, kind, row_id, TG_OP, recorded
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    RAISE EXCEPTION 'the id of % % belonged to a row that was deleted: an id is never used again', kind, row_id
+        USING ERRCODE = 'integrity_constraint_violation';
+END $$;
+
+ALTER FUNCTION public.require_event() OWNER TO app_owner;
+
+CREATE TABLE public.audit_deleted (
+    resource_type text NOT NULL,
+    resource_id uuid NOT NULL,
+    version bigint NOT NULL,
+    tx xid8 DEFAULT pg_current_xact_id() NOT NULL
+);
+
+ALTER TABLE public.audit_deleted OWNER TO app_owner;
+
+COMMENT ON TABLE public.audit_deleted IS 'Ids of deleted audited rows, with the version of the deletion. Written by triggers only.';
 
 CREATE TABLE public.audit_ledger (
     singleton boolean DEFAULT true NOT NULL,
@@ -248,6 +463,9 @@ ALTER TABLE public.requests OWNER TO app_owner;
 
 COMMENT ON TABLE public.requests IS 'Makes a repeated call safe: same id and body, same answer, nothing changed or recorded again.';
 
+ALTER TABLE ONLY public.audit_deleted
+    ADD CONSTRAINT audit_deleted_pkey PRIMARY KEY (resource_type, resource_id);
+
 ALTER TABLE ONLY public.audit_ledger
     ADD CONSTRAINT audit_ledger_pkey PRIMARY KEY (singleton);
 
@@ -295,13 +513,33 @@ CREATE TRIGGER audit_outbox_no_halves AFTER UPDATE OF ledger_id, ledger_seq, cla
 
 CREATE TRIGGER audit_outbox_no_truncate BEFORE TRUNCATE ON public.audit_outbox FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
+CREATE TRIGGER audit_outbox_no_unguarded AFTER INSERT ON public.audit_outbox FOR EACH ROW WHEN (((new.resource_version IS NOT NULL) AND (new.resource_type <> ALL (ARRAY['project_member'::text, 'project'::text])))) EXECUTE FUNCTION public.refuse_unguarded();
+
 CREATE TRIGGER audit_outbox_number_once AFTER UPDATE OF ledger_id, ledger_seq ON public.audit_outbox FOR EACH ROW WHEN (((old.ledger_seq IS NOT NULL) AND ((old.ledger_id IS DISTINCT FROM new.ledger_id) OR (old.ledger_seq IS DISTINCT FROM new.ledger_seq)))) EXECUTE FUNCTION public.refuse_renumbering();
+
+CREATE CONSTRAINT TRIGGER audit_outbox_require_change_of_project_members AFTER INSERT ON public.audit_outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (((new.resource_version IS NOT NULL) AND (new.resource_type = 'project_member'::text))) EXECUTE FUNCTION public.require_change_of_project_members();
+
+CREATE CONSTRAINT TRIGGER audit_outbox_require_change_of_projects AFTER INSERT ON public.audit_outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (((new.resource_version IS NOT NULL) AND (new.resource_type = 'project'::text))) EXECUTE FUNCTION public.require_change_of_projects();
+
+CREATE TRIGGER project_members_deleted AFTER DELETE ON public.project_members FOR EACH ROW EXECUTE FUNCTION public.remember_deleted('project_member');
+
+CREATE TRIGGER project_members_no_truncate BEFORE TRUNCATE ON public.project_members FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+CREATE CONSTRAINT TRIGGER project_members_require_event AFTER INSERT OR DELETE OR UPDATE ON public.project_members DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.require_event('project_member');
+
+CREATE TRIGGER projects_deleted AFTER DELETE ON public.projects FOR EACH ROW EXECUTE FUNCTION public.remember_deleted('project');
+
+CREATE TRIGGER projects_no_truncate BEFORE TRUNCATE ON public.projects FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+CREATE CONSTRAINT TRIGGER projects_require_event AFTER INSERT OR DELETE OR UPDATE ON public.projects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.require_event('project');
 
 ALTER TABLE ONLY public.project_members
     ADD CONSTRAINT project_members_project_fkey FOREIGN KEY (project_id) REFERENCES public.projects(id);
 
 REVOKE USAGE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public TO app_service;
+
+REVOKE ALL ON FUNCTION public.audit_guard(audited regclass, kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION public.outbox_prune(batch integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_prune(batch integer) TO app_service;
@@ -311,6 +549,21 @@ REVOKE ALL ON FUNCTION public.refuse_change() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.refuse_halves() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION public.refuse_renumbering() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION public.refuse_unguarded() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION public.remember_deleted() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION public.require_change(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.require_change(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) TO app_service;
+
+REVOKE ALL ON FUNCTION public.require_change_of_project_members() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION public.require_change_of_projects() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION public.require_event() FROM PUBLIC;
+
+GRANT SELECT ON TABLE public.audit_deleted TO app_service;
 
 GRANT SELECT ON TABLE public.audit_ledger TO app_service;
 

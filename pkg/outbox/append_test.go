@@ -29,7 +29,7 @@ import (
 // U16, U21, A11: the row is the event, and the payload its bytes.
 func TestAppendWritesTheEvent(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	e := outboxtest.Event()
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	ctx := outbox.ContextWithTrace(t.Context(), parent, "vendor=1")
@@ -64,7 +64,7 @@ func TestAppendWritesTheEvent(t *testing.T) {
 // U18, U68: what the transaction does, the event does.
 func TestAppendLivesAndDiesWithTheTransaction(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	business := errors.New("business error")
 	for name, c := range map[string]struct {
 		do   func(context.Context, pgx.Tx) error
@@ -118,7 +118,7 @@ func one[T any](t testing.TB, db *pgxpool.Pool, sql string, args ...any) T {
 
 func TestAppendRefusesBeforeAnythingIsSent(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	huge := outboxtest.Event()
 	huge.Changes = make([]*auditv1.Change, 64)
 	for i := range huge.GetChanges() {
@@ -172,7 +172,7 @@ func sealed(n int) *auditv1.Personal {
 // BC-20: the statement does not grow with the number of events.
 func TestAppendTakesTwentyThousandEvents(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	events := outboxtest.Events(20_000)
 	inTx(t, db.Service, func(tx pgx.Tx) error {
 		// The race detector makes the check of so many events outlast the role's 20 s.
@@ -215,7 +215,7 @@ func (*batches) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 
 func TestAppendBatchIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	cfg, err := pgx.ParseConfig(db.URL("auth_service"))
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestAppendBatchIsOneRoundTrip(t *testing.T) {
 
 func TestAppendBatchReturnsTheCallersError(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	refused := errors.New("etag")
 	err := tryTx(t.Context(), db.Service, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
@@ -264,7 +264,7 @@ func TestAppendBatchReturnsTheCallersError(t *testing.T) {
 // BC-11: whatever a deadline does to the call, business row and event stay together.
 func TestAppendUnderShortDeadlines(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	if _, err := db.Super.Exec(t.Context(), "CREATE TABLE widgets (id uuid PRIMARY KEY); GRANT ALL ON widgets TO auth_service"); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 func benchPool(b *testing.B) *pgxpool.Pool {
 	b.Helper()
 	p := testdb.Postgres(b, devserver.PostgresOptions{})
-	db := testdb.On(b, p, testdb.Auth)
+	db := testdb.On(b, p, testdb.Auth).WithoutGuard(b)
 	cfg, err := pgxpool.ParseConfig(db.URL("auth_service"))
 	if err != nil {
 		b.Fatal(err)

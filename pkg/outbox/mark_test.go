@@ -98,7 +98,7 @@ func TestPauses(t *testing.T) {
 // drew its place before the other is found by the mark all the same.
 func TestMarkIsNotMeasuredByAPassThatWaited(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	s, err := NewSealer(db.Service, SealerOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestMarkIsNotMeasuredByAPassThatWaited(t *testing.T) {
 // A transaction elsewhere on the server holds back what a snapshot knows, and not the mark: it writes to no outbox.
 func TestSealMarkPassesStrangers(t *testing.T) {
 	t.Parallel()
-	db, other := testdb.New(t, testdb.Auth), testdb.New(t, testdb.App)
+	db, other := testdb.New(t, testdb.Auth).WithoutGuard(t), testdb.New(t, testdb.App).WithoutGuard(t)
 	stranger, err := other.Super.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ type path struct {
 
 func newPath(t *testing.T) *path {
 	t.Helper()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	return &path{t: t, db: db, store: outbox.NewPostgres(db.Service, outbox.PostgresOptions{}), broker: &outboxtest.Publisher{}}
 }
 
@@ -413,12 +413,12 @@ func TestDatabaseKnowsSixStatuses(t *testing.T) {
 func TestCheckSchema(t *testing.T) {
 	t.Parallel()
 	for _, schema := range []testdb.Schema{testdb.Auth, testdb.App} {
-		db := testdb.New(t, schema)
+		db := testdb.New(t, schema).WithoutGuard(t)
 		if err := outbox.CheckSchema(t.Context(), db.Service); err != nil {
 			t.Errorf("%s: %v", schema, err)
 		}
 	}
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	if _, err := db.Super.Exec(t.Context(), "DROP INDEX audit_outbox_open_idx; ALTER TABLE audit_lifecycle ALTER reason TYPE varchar(9); ALTER TABLE audit_ledger DROP COLUMN sealed_at"); err != nil {
 		t.Fatal(err)
 	}

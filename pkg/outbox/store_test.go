@@ -20,7 +20,7 @@ func TestStoreSuite(t *testing.T) {
 	t.Parallel()
 	outboxtest.RunStoreSuite(t, func(t *testing.T) outboxtest.Harness {
 		t.Helper()
-		db := testdb.New(t, testdb.Auth)
+		db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 		return outboxtest.Harness{
 			Store: outbox.NewPostgres(db.Service, outbox.PostgresOptions{}),
 			Add: func(t testing.TB, events ...*auditv1.AuditEvent) {

@@ -23,7 +23,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, pools: map[string]*pgxpool.Pool{
-		"auth": testdb.New(t, testdb.Auth).Super, "app": testdb.New(t, testdb.App).Super, "admin": testdb.New(t, testdb.Admin).Super,
+		"auth": testdb.New(t, testdb.Auth).WithoutGuard(t).Super, "app": testdb.New(t, testdb.App).WithoutGuard(t).Super, "admin": testdb.New(t, testdb.Admin).Super,
 	}}
 	w.do("auth", `INSERT INTO users (id, version, email, display_name, create_time, update_time)
 		VALUES ('`+user+`', 2, 'a@example.com', 'A', now(), now())`)

@@ -43,7 +43,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	auth, admin := testdb.New(t, testdb.Auth), testdb.New(t, testdb.Admin)
+	auth, admin := testdb.New(t, testdb.Auth).WithoutGuard(t), testdb.New(t, testdb.Admin)
 	w := &world{t: t, business: auth.Service, audit: admin.Service}
 	for _, db := range []*testdb.DB{auth, admin} {
 		if _, err := db.Super.Exec(t.Context(), "CREATE TABLE actions (id uuid PRIMARY KEY); GRANT ALL ON actions TO PUBLIC"); err != nil {

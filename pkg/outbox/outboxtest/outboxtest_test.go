@@ -26,7 +26,7 @@ func (s *spy) Fatalf(format string, a ...any) { s.failed = fmt.Sprintf(format, a
 // The kit sees this transaction's events and no other's, and can fail.
 func TestRequireAppended(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	tx, err := db.Service.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		t.Fatal(err)
