@@ -130,7 +130,7 @@ func TestResultsHaveTheFormThatOthersRead(t *testing.T) {
 		Drain:   &drainResult{Events: 1, EventsPerSecond: 2, FloorEventsPerSecond: 4, RatioToFloor: 0.5},
 		Latency: []latencyResult{{Rate: 200, P50: 1, P95: 2, P99: 3, Max: 4}},
 		Business: newBusinessResult(
-			map[string][]float64{"plain": {100}, "batch": {95}, "append": {72}, "row": {97}},
+			map[string][]float64{"plain": {100}, "batch": {95}, "append": {72}, "row": {97}, "guarded": {90.25}},
 			map[string][]time.Duration{"plain": {time.Millisecond}, "batch": {2 * time.Millisecond}},
 			map[string][]float64{"plain": {10}, "batch": {12}}),
 	}
@@ -160,7 +160,7 @@ func TestResultsHaveTheFormThatOthersRead(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]float64{
-		"plain_per_second": 100, "audited_per_second": 95, "ratio": 0.95, "ratio_append": 0.72, "ratio_row": 0.97, "audited_p99_ms": 2,
+		"plain_per_second": 100, "audited_per_second": 95, "ratio": 0.95, "ratio_append": 0.72, "ratio_row": 0.97, "ratio_guarded": 0.95, "audited_p99_ms": 2,
 	} {
 		if got.Business[name] != want {
 			t.Errorf("business.%s is %v, want %v", name, got.Business[name], want)

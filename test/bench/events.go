@@ -87,7 +87,7 @@ func projectCreated(id, creator uuid.UUID, slug string) *auditv1.AuditEvent {
 		Action: "app.project.created", Operation: auditv1.Operation_OPERATION_CREATE, Outcome: auditv1.Outcome_OUTCOME_SUCCEEDED,
 		OccurTime: timestamppb.New(time.Now()),
 		Actor:     &auditv1.Actor{Type: "user", Id: creator.String(), DisplayName: audit.Plain("Ada Example"), SessionId: creator.String()},
-		Resource:  &auditv1.Resource{Type: "project", Id: id.String(), DisplayName: audit.Plain("Project"), Version: 1},
+		Resource:  &auditv1.Resource{Type: "bench_project", Id: id.String(), DisplayName: audit.Plain("Project"), Version: 1},
 		Changes:   []*auditv1.Change{{Field: "slug", NewValue: audit.Plain(slug)}, {Field: "display_name", NewValue: audit.Plain("Project")}},
 		Context: &auditv1.RequestContext{
 			CorrelationId: uuid.NewString(), ClientAddress: audit.Plain("198.51.100.7"), UserAgent: "grpc-go/1.80.0",

@@ -18,7 +18,8 @@
 //     time from the owner's commit to the commit of the audit_logs row, both by track_commit_timestamp on one server, so
 //     no other clock takes part.
 //   - business: one INSERT in a transaction of its own, at 16 writers, with no event, with outbox.Append and with
-//     outbox.AppendBatch, in short turns. Delivery is stopped meanwhile: the drain measures that.
+//     outbox.AppendBatch, this with the guard of audited tables and without it, in short turns. Delivery is stopped
+//     meanwhile: the drain measures that.
 package main
 
 import (

@@ -107,9 +107,10 @@ type businessResult struct {
 	Plain        float64 `json:"plain_per_second"`
 	Audited      float64 `json:"audited_per_second"` // AppendBatch
 	Append       float64 `json:"audited_append_per_second"`
-	Ratio        float64 `json:"ratio"`        // AppendBatch to plain
-	RatioAppend  float64 `json:"ratio_append"` // Append to plain
-	RatioRow     float64 `json:"ratio_row"`    // a second row with no rule, index or check, to plain: what any outbox costs at least
+	Ratio        float64 `json:"ratio"`         // AppendBatch to plain
+	RatioAppend  float64 `json:"ratio_append"`  // Append to plain
+	RatioRow     float64 `json:"ratio_row"`     // a second row with no rule, index or check, to plain: what any outbox costs at least
+	RatioGuard   float64 `json:"ratio_guarded"` // AppendBatch under the guard to AppendBatch without
 	PlainP99     float64 `json:"plain_p99_ms"`
 	AuditedP99   float64 `json:"audited_p99_ms"`
 	AuditedP99By string  `json:"audited_by"`
@@ -126,15 +127,15 @@ func newBusinessResult(perKind map[string][]float64, times map[string][]time.Dur
 		CPUMicros: medians,
 		Plain:     median(perKind["plain"]), Audited: median(perKind["batch"]), Append: median(perKind["append"]),
 		Ratio: medianRatio(perKind["batch"], perKind["plain"]), RatioAppend: medianRatio(perKind["append"], perKind["plain"]),
-		RatioRow: medianRatio(perKind["row"], perKind["plain"]),
+		RatioRow: medianRatio(perKind["row"], perKind["plain"]), RatioGuard: medianRatio(perKind["guarded"], perKind["batch"]),
 		PlainP99: milliseconds(percentile(times["plain"], 99)), AuditedP99: milliseconds(percentile(times["batch"], 99)),
 		AuditedP99By: "AppendBatch",
 	}
 }
 
 func (r *businessResult) String() string {
-	return fmt.Sprintf("plain %.0f/s, AppendBatch %.0f/s (%.2f), Append %.0f/s (%.2f); p99 plain %.1f ms, AppendBatch %.1f ms; CPU µs: %s",
-		r.Plain, r.Audited, r.Ratio, r.Append, r.RatioAppend, r.PlainP99, r.AuditedP99, byName(r.CPUMicros, "%.0f"))
+	return fmt.Sprintf("plain %.0f/s, AppendBatch %.0f/s (%.2f), Append %.0f/s (%.2f), guard %.2f; p99 plain %.1f ms, AppendBatch %.1f ms; CPU µs: %s",
+		r.Plain, r.Audited, r.Ratio, r.Append, r.RatioAppend, r.RatioGuard, r.PlainP99, r.AuditedP99, byName(r.CPUMicros, "%.0f"))
 }
 
 // write writes bench.json.
@@ -188,6 +189,7 @@ func (r *results) print(w io.Writer) {
 		say("  a second row, bare\t\t%.2f\t\n", b.RatioRow)
 		say("  AppendBatch\t%.0f\t%.2f\t%.1f ms\n", b.Audited, b.Ratio, b.AuditedP99)
 		say("  Append\t%.0f\t%.2f\t\n", b.Append, b.RatioAppend)
+		say("  AppendBatch under the guard, to AppendBatch\t\t%.2f\t\n", b.RatioGuard)
 		say("  CPU a transaction, µs\t%s\n", byName(b.CPUMicros, "%.0f"))
 	}
 	if l := r.Large; l != nil {

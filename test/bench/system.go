@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/counterfoil/counterfoil/internal/devserver"
+	"github.com/counterfoil/counterfoil/internal/testdb"
 	"github.com/counterfoil/counterfoil/migrations"
 	"github.com/counterfoil/counterfoil/test/harness"
 )
@@ -52,6 +53,10 @@ func open(ctx context.Context, o options, w io.Writer) (*bench, error) {
 		if b.pools[owner], err = b.openAs(ctx, owner); err != nil {
 			return nil, errors.Join(err, b.close())
 		}
+	}
+	// The events of drain and latency tell of rows that are not there.
+	if err := testdb.WithoutGuard(ctx, b.system.DB(drainOwner)); err != nil {
+		return nil, errors.Join(fmt.Errorf("take the guard away: %w", err), b.close())
 	}
 	if o.floor != "" {
 		if b.floor, err = b.openFloor(ctx); err != nil {
