@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -135,6 +137,14 @@ func (o BridgeOptions) validate() error {
 	case o.PageRows < 0 || o.PageRows > 10000:
 		return fmt.Errorf("inbox: BridgeOptions.PageRows is %d, want 1 to 10000", o.PageRows)
 	}
+	err := notNegative("BridgeOptions", map[string]int64{
+		"PageBytes": int64(o.PageBytes), "Block": int64(o.Block), "ReclaimEvery": int64(o.ReclaimEvery), "TidyEvery": int64(o.TidyEvery),
+		"RepairEvery": int64(o.RepairEvery), "PauseMin": int64(o.PauseMin), "PauseMax": int64(o.PauseMax),
+		"LockTimeout": int64(o.LockTimeout), "IdleTimeout": int64(o.IdleTimeout), "LogEvery": int64(o.LogEvery),
+	})
+	if err != nil {
+		return err
+	}
 	return o.Catalog.validate()
 }
 
@@ -255,6 +265,15 @@ func (o ConsumerOptions) validate() error {
 	case o.PageRows < 0 || o.PageRows > 10000:
 		return fmt.Errorf("inbox: ConsumerOptions.PageRows is %d, want 1 to 10000", o.PageRows)
 	}
+	err := notNegative("ConsumerOptions", map[string]int64{
+		"Workers": int64(o.Workers), "PageBytes": int64(o.PageBytes), "MaxAttempts": int64(o.MaxAttempts), "AloneAfter": int64(o.AloneAfter),
+		"Lease": int64(o.Lease), "Renew": int64(o.Renew), "Budget": int64(o.Budget), "BackoffUnit": int64(o.BackoffUnit),
+		"BackoffMax": int64(o.BackoffMax), "Poll": int64(o.Poll), "ScanEvery": int64(o.ScanEvery), "PauseMin": int64(o.PauseMin),
+		"PauseMax": int64(o.PauseMax), "LockTimeout": int64(o.LockTimeout), "IdleTimeout": int64(o.IdleTimeout), "LogEvery": int64(o.LogEvery),
+	})
+	if err != nil {
+		return err
+	}
 	f := o.filled()
 	switch {
 	case f.Renew*2 > f.Lease:
@@ -265,6 +284,16 @@ func (o ConsumerOptions) validate() error {
 		return fmt.Errorf("inbox: consumer %q: the idle time-out of %v must be less than the lease of %v", o.Name, f.IdleTimeout, f.Lease)
 	}
 	return validName(o.Name)
+}
+
+// notNegative refuses the first value, by its field's name, that is below zero: zero alone stands for the default.
+func notNegative(options string, values map[string]int64) error {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if values[name] < 0 {
+			return fmt.Errorf("inbox: %s.%s must not be negative", options, name)
+		}
+	}
+	return nil
 }
 
 // fill sets a zero value to its default.

@@ -386,17 +386,6 @@ func (b *bundle) addLarge(n int) {
 	}
 }
 
-func TestNewBridgeRefusesWhatIsIncomplete(t *testing.T) {
-	t.Parallel()
-	if _, err := inbox.NewBridge(inbox.BridgeOptions{}); err == nil {
-		t.Error("empty options are accepted")
-	}
-	twice := catalog("log", "log")
-	if _, err := inbox.NewPostgres(setup(t).db.Service, twice); err == nil {
-		t.Error("one consumer subscribed twice is accepted")
-	}
-}
-
 // An entry that the database refuses by itself stays pending and holds up no other (BC-57).
 func TestAnEntryThatCannotBeWrittenHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
