@@ -30,6 +30,28 @@ func TestPlansOfAnEmptyOutboxServeAFullOne(t *testing.T) {
 	}
 }
 
+// A process that stops in the middle of a transaction frees what it locked, the ledger above all, whatever its role's
+// settings are.
+func TestEveryTransactionNamesItsTimeouts(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t, testdb.Auth)
+	for _, settings := range []string{sqlSync, sqlAsync} {
+		tx, err := db.Super.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(t.Context()) }()
+		var idle, lock string
+		if _, err := tx.Exec(t.Context(), settings); err != nil {
+			t.Fatal(err)
+		}
+		err = tx.QueryRow(t.Context(), `SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout')`).Scan(&idle, &lock)
+		if err != nil || idle != "20s" || lock != "5s" {
+			t.Errorf("idle time-out %s, lock time-out %s, %v; want 20s and 5s", idle, lock, err)
+		}
+	}
+}
+
 // byKey is a look-up of the page's ids, as against a walk over the index that drops what is not among them.
 var byKey = regexp.MustCompile(`using audit_outbox_pkey[^\n]*\n\s*Index Cond: \(+event_id = `)
 

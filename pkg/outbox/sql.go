@@ -18,8 +18,11 @@ const (
 	// thinks cheap as long as a fresh table has no statistics. Kept to the indexes,
 	// its plan is right for every page, so it is made once a connection: for a
 	// page of a few entries, planning is most of the work.
-	sqlAsync = `SELECT set_config('synchronous_commit', 'off', true)` + sqlByIndex
-	sqlSync  = `SELECT set_config('synchronous_commit', 'on', true)` + sqlByIndex
+	sqlAsync = `SELECT set_config('synchronous_commit', 'off', true)` + sqlTimeouts + sqlByIndex
+	sqlSync  = `SELECT set_config('synchronous_commit', 'on', true)` + sqlTimeouts + sqlByIndex
+
+	// A process that stops in the middle frees its locks before its claims expire: else nobody could seal any more.
+	sqlTimeouts = `, set_config('idle_in_transaction_session_timeout', '20s', true), set_config('lock_timeout', '5s', true)`
 
 	// jit: the cost by which a scan counts as off would make it worthwhile.
 	sqlByIndex = `, set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
