@@ -173,11 +173,8 @@ func (d *Dispatcher) Once(ctx context.Context) (int, error) {
 	defer cancel()
 	d.lookForOlder()
 	t, err := d.take(work)
-	if err != nil {
-		return 0, err
-	}
 	defer d.keepRenewing(work, t.page)()
-	return len(t.page.Messages), d.deliver(ctx, work, t)
+	return len(t.page.Messages), errors.Join(err, d.deliver(ctx, work, t))
 }
 
 // Run moves entries until ctx ends, and then returns nil within StopGrace,
@@ -209,8 +206,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		land()
 		d.noteDatabase(ctx, &trouble, err)
 		switch {
-		case err != nil:
-			stop()
+		case err != nil && len(t.page.Messages) == 0:
 			wait(ctx, d.databasePause(trouble), nil)
 			continue
 		case len(t.page.Messages) == 0:

@@ -5,6 +5,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -24,7 +25,8 @@ type taken struct {
 // take seals and claims. Claims go in number order, so the entries that the
 // sealing pass numbers are claimed with it only if no older one is due. An older
 // one is there after a crash, a failure or an outage: it is looked for once a
-// poll, and until there is none, but not before each new page.
+// poll, and until there is none, but not before each new page. A page can come with
+// an error: what has a number goes out, whatever kept the Sealer from giving more.
 func (d *Dispatcher) take(ctx context.Context) (taken, error) {
 	if pause, open := d.circuit.untilProbe(d.o.Now()); open {
 		d.lookForOlder()
@@ -40,7 +42,7 @@ func (d *Dispatcher) take(ctx context.Context) (taken, error) {
 			}
 			d.stats.claimed.Add(int64(n))
 			_, _, err = d.seal(ctx, nil)
-			return taken{page: page, again: true}, d.orGiveBack(ctx, page, err)
+			return taken{page: page, again: true}, err
 		}
 	}
 	page, more, err := d.seal(ctx, &req)
@@ -71,9 +73,9 @@ func (d *Dispatcher) lookForOlder() {
 // takeProbe goes on sealing while the broker is away and, if it is time, claims
 // the oldest due entry that did not fail the previous probe, or else that one.
 func (d *Dispatcher) takeProbe(ctx context.Context, due bool) (taken, error) {
-	_, more, err := d.seal(ctx, nil)
-	if err != nil || !due {
-		return taken{again: more}, err
+	_, more, sealing := d.seal(ctx, nil)
+	if !due {
+		return taken{again: more}, sealing
 	}
 	req := d.request(1)
 	req.Except = d.circuit.lastProbe()
@@ -86,7 +88,7 @@ func (d *Dispatcher) takeProbe(ctx context.Context, due bool) (taken, error) {
 		d.circuit.postpone(d.o.Now())
 	}
 	d.stats.claimed.Add(int64(len(page.Messages)))
-	return taken{page: page, probe: true, again: more || len(page.Messages) > 0}, err
+	return taken{page: page, probe: true, again: more || len(page.Messages) > 0}, errors.Join(sealing, err)
 }
 
 func (d *Dispatcher) request(rows int) ClaimRequest {
@@ -106,14 +108,6 @@ func (d *Dispatcher) seal(ctx context.Context, claim *ClaimRequest) (Page, bool,
 		failpoint.Hit(failpoint.OutboxClaimed)
 	}
 	return page, more, err
-}
-
-// orGiveBack releases the page if err is not nil, and returns err.
-func (d *Dispatcher) orGiveBack(ctx context.Context, page Page, err error) error {
-	if err != nil {
-		d.release(ctx, page.Token, page.IDs())
-	}
-	return err
 }
 
 // deliver publishes and settles a page. ctx ends when the dispatcher is to stop,

@@ -173,3 +173,43 @@ func TestNumbersWithoutATreeAreFoldedIn(t *testing.T) {
 		t.Errorf("%d sealed, %v", n, err)
 	}
 }
+
+// What has a number goes out, whatever keeps the Sealer from giving more: here a ledger whose tree misses a row.
+func TestSealingThatFailsHoldsUpNoNumberedEntry(t *testing.T) {
+	t.Parallel()
+	for name, trip := range map[string]bool{"circuit closed": false, "circuit open": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPath(t)
+			if trip {
+				p.broker.Reply(outboxtest.Refuse(outbox.FaultBroker, "broker.oom"))
+			}
+			d := p.dispatcher(func(o *outbox.DispatcherOptions) { *o = o.Scaled(10) })
+			events := outboxtest.Events(3)
+			appendAll(t, p.db.Service, events...)
+			sealer, err := outbox.NewSealer(p.db.Service, outbox.SealerOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, n, _, err := sealer.Seal(t.Context(), nil); n != 3 || err != nil {
+				t.Fatalf("%d sealed, %v", n, err)
+			}
+			if trip {
+				if _, err := d.Once(t.Context()); err != nil || !d.Stats().CircuitOpen {
+					t.Fatalf("the circuit is not open, %v", err)
+				}
+				p.broker.Reply(nil)
+			}
+			_, err = p.db.Super.Exec(t.Context(), `UPDATE audit_ledger SET tree_size = 0, compact_range = '{}'; DELETE FROM audit_outbox WHERE ledger_seq = 1`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			appendAll(t, p.db.Service, outboxtest.Event())
+			p.run(d)
+			p.untilDelivered(2, 10*time.Second)
+			if n := p.depth()[outbox.StatusPending]; n != 1 {
+				t.Errorf("%d are pending, want the one without a number", n)
+			}
+		})
+	}
+}
