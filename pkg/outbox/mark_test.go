@@ -54,25 +54,42 @@ func TestLowWater(t *testing.T) {
 	if got := l.start(now, 5*time.Second); got != 0 {
 		t.Errorf("the first claim starts at %d", got)
 	}
-	l.saw(40, 45, now, 0)
+	l.saw(0, 40, 45, now, 0)
 	if got := l.start(now.Add(time.Second), 5*time.Second); got != 39 {
 		t.Errorf("starts at %d, want just below the lowest open place", got)
 	}
-	l.saw(0, 90, now, 0)
+	l.saw(39, 0, 90, now, 0)
 	if got := l.start(now.Add(2*time.Second), 5*time.Second); got != 90 {
 		t.Errorf("starts at %d, want what was claimed last: nothing below is open", got)
 	}
 	if got := l.start(now.Add(6*time.Second), 5*time.Second); got != 0 {
 		t.Errorf("starts at %d, want the full scan", got)
 	}
-	l.saw(40, 45, now, 10*time.Second) // where a slow transaction may commit below, the mark trails
-	l.saw(50, 55, now.Add(9*time.Second), 10*time.Second)
-	if l.mark != 0 {
-		t.Errorf("the mark is %d within its trail", l.mark)
+	l.saw(0, 40, 95, now, 0)
+	if got := l.start(now.Add(7*time.Second), 5*time.Second); got != 39 {
+		t.Errorf("starts at %d, want just below what the full scan found open again", got)
 	}
-	l.saw(60, 65, now.Add(11*time.Second), 10*time.Second)
-	if l.mark != 39 {
-		t.Errorf("the mark is %d, want what was low a trail ago", l.mark)
+}
+
+// Where a slow transaction may commit below, the mark trails; with the defaults too it moves, whatever full scans there are.
+func TestLowWaterTrails(t *testing.T) {
+	t.Parallel()
+	begin := time.Now()
+	o := NewPostgres(nil, PostgresOptions{Unnumbered: true}).o
+	var l lowWater
+	for second := range int64(60) {
+		now := begin.Add(time.Duration(second) * time.Second)
+		from := l.start(now, o.FullScan)
+		if full := second%5 == 0; full != (from == 0) && second > 10 {
+			t.Errorf("after %d s a claim starts at %d", second, from)
+		}
+		if before := max(second-10, 0) * 100; from > before {
+			t.Errorf("after %d s a claim starts at %d: what was claimed %v ago is at most %d", second, from, o.Trail, before)
+		}
+		l.saw(from, 0, (second+1)*100, now, o.Trail)
+	}
+	if l.mark == 0 {
+		t.Error("the mark never moved")
 	}
 }
 

@@ -67,17 +67,21 @@ type lowWater struct {
 // start returns the place to claim from.
 func (l *lowWater) start(now time.Time, every time.Duration) int64 {
 	if now.Sub(l.full) >= every {
-		*l = lowWater{full: now}
+		l.full = now
+		return 0
 	}
 	return l.mark
 }
 
-// saw takes note of the lowest open place (0: none is open, and it is not known
-// what is done) and the highest place claimed.
-func (l *lowWater) saw(lowest, claimed int64, now time.Time, trail time.Duration) {
+// saw takes note of what a claim from a place found: the lowest open place (0: none
+// is open, and it is not known what is done) and the highest place claimed.
+func (l *lowWater) saw(from, lowest, claimed int64, now time.Time, trail time.Duration) {
 	place := lowest - 1
 	if lowest == 0 {
 		place = claimed
+	}
+	if from == 0 && lowest != 0 && place < l.mark {
+		l.mark, l.next = place, 0 // what was done is open again
 	}
 	if trail == 0 {
 		l.mark = max(l.mark, place)
@@ -123,7 +127,7 @@ func (p *Postgres) Claim(ctx context.Context, req ClaimRequest) (Page, error) {
 		failpoint.Hit(failpoint.OutboxClaimed)
 	}
 	p.mu.Lock()
-	p.low.saw(lowest, claimed, p.o.Now(), trail)
+	p.low.saw(from, lowest, claimed, p.o.Now(), trail)
 	p.mu.Unlock()
 	return Page{Token: req.Token, Messages: msgs, Alone: len(msgs) == 1 && msgs[0].ClaimCount > req.AloneAfter}, nil
 }
