@@ -61,6 +61,30 @@ func TestAppendWritesTheEvent(t *testing.T) {
 	}
 }
 
+// A trace context that the table cannot hold is left out, and refuses no event.
+func TestATraceRefusesNoEvent(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t, testdb.Auth)
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, c := range []struct{ parent, state, want string }{
+		{strings.Repeat("\x00", 55), "vendor=1", ""},
+		{strings.Repeat("\xff", 55), "vendor=1", ""},
+		{parent[1:], "vendor=1", ""},
+		{parent, "vendor=\x00", parent},
+		{parent, "vendor=\xff", parent},
+		{parent, strings.Repeat("x", 513), parent},
+	} {
+		e := outboxtest.Event()
+		ctx := outbox.ContextWithTrace(t.Context(), c.parent, c.state)
+		inTx(t, db.Service, func(tx pgx.Tx) error { return outbox.Append(ctx, tx, e) })
+		var parent, state string
+		err := db.Service.QueryRow(t.Context(), "SELECT traceparent, tracestate FROM audit_outbox WHERE event_id = $1", e.GetAuditId()).Scan(&parent, &state)
+		if err != nil || parent != c.want || state != "" {
+			t.Errorf("%q, %q: stored %q, %q, %v", c.parent, c.state, parent, state, err)
+		}
+	}
+}
+
 // U18, U68: what the transaction does, the event does.
 func TestAppendLivesAndDiesWithTheTransaction(t *testing.T) {
 	t.Parallel()
