@@ -50,7 +50,7 @@ const (
 type verdict int
 
 const (
-	isEvent verdict = iota // authentic; usable unless fault is set
+	isEvent verdict = iota // authentic; usable unless reason is set
 	isForged
 	isCheckpoint
 	// The following are decided against what is held.

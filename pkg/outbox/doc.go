@@ -61,8 +61,9 @@
 // # Database
 //
 // The tables belong to the owner's migrations; [CheckSchema] compares at start.
-// Statements are in sql.go. Every transaction of the package is READ COMMITTED,
-// whatever the default, and has its statements planned once a connection, by
-// index and not by statistics: a plan that was made while the outbox was empty
-// serves it when it is full.
+// Statements are in sql.go. Every transaction of the Sealer and the Dispatcher is
+// READ COMMITTED, whatever the default, ends by time-outs of its own if its process
+// stops, and has its statements planned once a connection, by index and not by
+// statistics: a plan that was made while the outbox was empty serves it when it is
+// full. List, Get and Prune run as the caller's pool is set.
 package outbox

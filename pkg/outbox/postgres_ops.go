@@ -173,7 +173,7 @@ func (p *Postgres) Requeue(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, acto
 	return n, nil
 }
 
-// Prune deletes up to batch finished entries past their retention, oldest
+// Prune deletes up to batch (1 to 10000) finished entries past their retention, oldest
 // first, and returns how many. The function in the database decides what is
 // finished and how long it stays; this can ask for nothing else. Repeat it until
 // it returns less than batch; it never waits for a claim (BC-08).
