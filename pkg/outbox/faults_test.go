@@ -326,3 +326,58 @@ func TestContentionEndsWell(t *testing.T) {
 		t.Errorf("%d deadlocks", n)
 	}
 }
+
+// What the Dispatcher goes on without is counted when the store fails it: claims that end by it are no riddle.
+func TestEveryFailedStatementIsCounted(t *testing.T) {
+	t.Parallel()
+	p := newPath(t)
+	store := &failing{Store: p.store, renewed: make(chan struct{})}
+	renewing := p.dispatcher(func(o *outbox.DispatcherOptions) { o.Store, o.Renew = store, time.Millisecond })
+	appendAll(t, p.db.Service, outboxtest.Event())
+	p.broker.Reply(func(ctx context.Context, msgs []outbox.Message) []outbox.Result {
+		<-store.renewed
+		<-store.renewed // the one before has been counted
+		return outboxtest.Accept(ctx, msgs)
+	})
+	if _, err := renewing.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if renewing.Stats().StoreErrors == 0 {
+		t.Error("a failed renewal is not counted")
+	}
+
+	resetting := p.dispatcher(func(o *outbox.DispatcherOptions) { o.Store, o.CircuitMin = store, time.Millisecond })
+	appendAll(t, p.db.Service, outboxtest.Event())
+	p.broker.Reply(outboxtest.Refuse(outbox.FaultBroker, "broker.oom"))
+	if _, err := resetting.Once(t.Context()); err != nil || !resetting.Stats().CircuitOpen {
+		t.Fatalf("the circuit is closed, %v", err)
+	}
+	p.broker.Reply(nil)
+	eventually(t, 10*time.Second, func() error {
+		if _, err := resetting.Once(t.Context()); err != nil || resetting.Stats().CircuitOpen {
+			return fmt.Errorf("the circuit stays open, %w", err)
+		}
+		return nil
+	})
+	if n := resetting.Stats().StoreErrors; n != 1 {
+		t.Errorf("%d store errors, want that of making deferred entries due", n)
+	}
+}
+
+// failing fails what the Dispatcher goes on without.
+type failing struct {
+	outbox.Store
+	renewed chan struct{}
+}
+
+var errStore = errors.New("the store is away")
+
+func (f *failing) Renew(ctx context.Context, _ uuid.UUID, _ []uuid.UUID, _ time.Duration) (int, error) {
+	select {
+	case f.renewed <- struct{}{}:
+	case <-ctx.Done():
+	}
+	return 0, errStore
+}
+
+func (*failing) MakeDeferredDue(context.Context) (int, error) { return 0, errStore }

@@ -170,7 +170,13 @@ func (d *Dispatcher) keepRenewing(ctx context.Context, page Page) (stop func()) 
 				return
 			}
 			held, err := d.o.Store.Renew(ctx, page.Token, ids, d.o.Lease)
-			if err == nil && held < len(ids) {
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				d.stats.storeErrors.Add(1)
+				d.o.Logger.WarnContext(ctx, "outbox claims not renewed", slog.Int("count", len(ids)), slog.Any("error", err))
+			case held < len(ids):
 				d.o.Logger.WarnContext(ctx, "outbox claims lost before they were settled", slog.Int("count", len(ids)-held))
 			}
 		}
@@ -244,6 +250,7 @@ func (d *Dispatcher) release(ctx context.Context, token uuid.UUID, ids []uuid.UU
 	d.lookForOlder()
 	d.stats.released.Add(int64(n))
 	if err != nil {
+		d.stats.storeErrors.Add(1)
 		d.o.Logger.WarnContext(ctx, "outbox claims not released; they end with their lease", slog.Int("count", len(ids)), slog.Any("error", err))
 	}
 }
@@ -272,6 +279,7 @@ func (d *Dispatcher) noteSuccess(ctx context.Context, trouble bool, at time.Time
 	}
 	due, err := d.o.Store.MakeDeferredDue(ctx)
 	if err != nil {
+		d.stats.storeErrors.Add(1)
 		d.o.Logger.WarnContext(ctx, "deferred entries wait out their backoff", slog.Any("error", err))
 	}
 	d.lookForOlder()
