@@ -28,7 +28,7 @@ type ConsumerStats struct {
 	Failed     int64 // failed attempts, those that ended in DEAD included
 	Died       int64 // rows that became DEAD
 	GivenBack  int64 // rows given back with their attempt
-	LostFences int64 // rows that a settle, renewal or mark no longer held
+	LostFences int64 // rows that a settle or mark no longer held; a renewal passes over them
 	Troubles   int64 // passes that database trouble ended
 }
 
