@@ -139,11 +139,21 @@ func TestOutboxPrune(t *testing.T) {
 			add(status, "1 year", true)
 		}
 		prune := func(batch int) int64 { return query[int64](t, service, "SELECT outbox_prune($1)", batch) }
+		tree := func(size int) {
+			execute(t, boss, `UPDATE audit_ledger SET head = 100, tree_size = $1,
+				compact_range = array_fill(''::bytea, ARRAY[bit_count($1::bigint::bit(64))::integer])`, size)
+		}
+		tree(100)
 
 		if n := prune(1000); n != 0 {
 			t.Fatalf("%s: %d rows deleted that nobody confirmed", owner, n)
 		}
 		execute(t, boss, "UPDATE audit_retention SET requires_confirmation = false")
+		tree(0)
+		if n := prune(1000); n != 0 {
+			t.Fatalf("%s: %d rows deleted that the tree does not cover yet: nobody could number anything any more", owner, n)
+		}
+		tree(100)
 		if n := prune(3); n != 3 {
 			t.Errorf("%s: first batch deleted %d, want 3", owner, n)
 		}

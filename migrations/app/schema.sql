@@ -86,8 +86,9 @@ BEGIN
     END IF;
     WITH finished AS (
         SELECT o.event_id
-        FROM public.audit_outbox o, public.audit_retention r
+        FROM public.audit_outbox o, public.audit_retention r, public.audit_ledger l
         WHERE o.status = 'DELIVERED' AND o.ledger_seq IS NOT NULL
+          AND (o.ledger_id <> l.ledger_id OR o.ledger_seq <= l.tree_size)
           AND NOT r.requires_confirmation
           AND o.delivered_at < clock_timestamp() - r.finished_age
         ORDER BY o.event_id

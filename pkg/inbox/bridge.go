@@ -222,11 +222,7 @@ func (b *Bridge) page(ctx context.Context, kind Kind, limit Limit) (n int, done 
 			slog.Int("entries", len(p.Deleted)), slog.String("first", p.Deleted[0]))
 	}
 	t, err := b.takeWhole(ctx, p)
-	if err != nil {
-		b.noteDeleted(t)
-		return 0, false, err
-	}
-	n = len(p.Entries) + len(p.Deleted) - int(t.Refused)
+	n = int(t.acked())
 	if n > 0 || t.Refused > 0 {
 		b.note(t, size)
 		if b.o.Acked != nil {
@@ -236,13 +232,14 @@ func (b *Bridge) page(ctx context.Context, kind Kind, limit Limit) (n int, done 
 			failpoint.Hit(failpoint.InboxReceiptSent)
 		}
 	}
-	return n, p.Done, nil
+	return n, p.Done && err == nil, err
 }
 
 // takeWhole commits and acknowledges a page. A page that the database refuses for a reason that is
 // not its own trouble is taken entry by entry, so that one entry holds up no other; the one that is
 // refused alone stays pending, and is tried again with the next round of own entries. Deleted entries
-// come first: the source may name them once, whatever becomes of the others.
+// come first: the source may name them once, whatever becomes of the others. It returns what was
+// acknowledged, also with an error.
 func (b *Bridge) takeWhole(ctx context.Context, p Page) (Takeover, error) {
 	sum := Takeover{Owner: b.o.Owner, Stream: b.o.Stream, PoisonReasons: map[string]int64{}}
 	if err := b.ack(ctx, p.Deleted); err != nil {
@@ -329,13 +326,6 @@ func (b *Bridge) measure(entries []Entry) int {
 	return size
 }
 
-// noteDeleted counts what was acknowledged of a page that failed: nobody names it again.
-func (b *Bridge) noteDeleted(t Takeover) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.stats.Deleted += t.Deleted
-}
-
 func (b *Bridge) note(t Takeover, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -392,6 +382,11 @@ func (t *Takeover) add(u Takeover) {
 	for reason, n := range u.PoisonReasons {
 		t.PoisonReasons[reason] += n
 	}
+}
+
+// acked counts the entries that were acknowledged.
+func (t *Takeover) acked() int64 {
+	return t.Received + t.Renumbered + t.Duplicates + t.Parked + t.Forged + t.Conflicts + t.Checkpoints + t.Deleted
 }
 
 // compareIDs compares entry ids as pairs of numbers. What is not one counts as 0-0.

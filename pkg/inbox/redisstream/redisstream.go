@@ -87,7 +87,7 @@ func (o Options) filled() Options {
 type Source struct {
 	o        Options
 	commands *redis.Client
-	reads    *redis.Client // a pool of its own: a blocked read keeps its connection (BC-46)
+	reads    *redis.Client // a pool of its own: a blocked read keeps its connection (BC-46), and only pages are bounded
 	bound    *bound        // of reads
 
 	sweep string // where the sweep of idle entries goes on
@@ -106,18 +106,19 @@ func New(o Options) (*Source, error) {
 		return nil, errors.New("redisstream: Options.Consumer is required: this host has no name")
 	}
 	b := new(bound)
-	return &Source{o: o, commands: client(o.Redis, new(bound), 4), reads: client(o.Redis, b, 4), bound: b, sweep: "0-0", after: "0-0"}, nil
+	return &Source{o: o, commands: client(o.Redis, nil), reads: client(o.Redis, b), bound: b, sweep: "0-0", after: "0-0"}, nil
 }
 
-func client(from *redis.Options, b *bound, pool int) *redis.Client {
+// client returns a client whose connections hold to b, unless b is nil.
+func client(from *redis.Options, b *bound) *redis.Client {
 	o := *from
-	o.PoolSize, o.MaxActiveConns = pool, pool
+	o.PoolSize, o.MaxActiveConns = 4, 4
 	o.MaxRetries = -1        // the bridge has its own backoff
 	o.DisableIdentity = true // CLIENT SETINFO is a right that a reader need not have
 	o.ContextTimeoutEnabled = true
 	o.ReadTimeout, o.WriteTimeout = slack, slack
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	if o.Dialer == nil {
+	if o.Dialer == nil && b != nil {
 		o.DialTimeout = cmp.Or(o.DialTimeout, 5*time.Second) // the client's default, which a dialer must have
 		o.Dialer = b.dialer(&o)
 	}
