@@ -221,6 +221,32 @@ func TestDeletedEntriesOfARefusedPageAreCounted(t *testing.T) {
 	})
 }
 
+// What a page acknowledged before trouble ended it is counted and told like any other: it never comes again.
+func TestWhatWasAcknowledgedBeforeTroubleIsCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ids := b.add(5)
+	b.exec(fmt.Sprintf(`ALTER TABLE inbox_events ADD CONSTRAINT no_such_event CHECK (event_id <> '%s')`, ids[1]))
+	src := &tracing{Source: b.stream.Source("a", time.Minute)}
+	src.onAck = func([]string) error {
+		if len(src.acked) == 2 {
+			return errBoom
+		}
+		return nil
+	}
+	var told int64
+	bridge := b.bridge("a", func(o *inbox.BridgeOptions) {
+		o.Source = src
+		o.Acked = func(_ context.Context, t inbox.Takeover) error { told += t.Received; return nil }
+	})
+	if n, err := bridge.Once(t.Context()); n != 2 || !errors.Is(err, errBoom) {
+		t.Errorf("Once = %d, %v, want 2 entries and the trouble", n, err)
+	}
+	if s := bridge.Stats(); s.Received != 2 || told != 2 {
+		t.Errorf("%d received, %d told, want the 2 that were acknowledged", s.Received, told)
+	}
+}
+
 // An owner's position that is lost under a running bridge, as when the database is set back to an earlier copy, is made again.
 func TestALostPositionIsMadeAgain(t *testing.T) {
 	t.Parallel()
