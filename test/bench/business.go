@@ -65,7 +65,10 @@ func (b *bench) business(ctx context.Context, r *results) error {
 		do      func(context.Context, pgx.Tx) error
 		guarded bool
 	}{
-		{"plain", plain, false}, {"row", withRow, false}, {"append", withAppend, false}, {"batch", withAppendBatch, false},
+		{"plain", plain, false},
+		{"row", withRow, false},
+		{"append", withAppend, false},
+		{"batch", withAppendBatch, false},
 		{"guarded", withAppendBatch, true},
 	}
 	perKind, times, cpu := map[string][]float64{}, map[string][]time.Duration{}, map[string][]float64{}
