@@ -481,4 +481,11 @@ func TestTheMigratedSchemaPasses(t *testing.T) {
 	if err := inbox.CheckSchema(t.Context(), b.db.Service); err == nil || !strings.Contains(err.Error(), "inbox_events.payload") {
 		t.Errorf("CheckSchema = %v, want the missing column named", err)
 	}
+	b.exec(`ALTER TABLE inbox_events RENAME COLUMN body TO payload; DROP INDEX consumer_inbox_open_idx, ledger_entries_event_idx`)
+	err := inbox.CheckSchema(t.Context(), b.db.Service)
+	for _, name := range []string{"consumer_inbox_open_idx", "ledger_entries_event_idx"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("CheckSchema = %v, want the index %s named", err, name)
+		}
+	}
 }

@@ -251,4 +251,11 @@ JOIN pg_catalog.pg_class t ON t.oid = i.indrelid
 JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum = ANY (i.indkey)
 WHERE i.indisunique AND i.indisvalid AND i.indpred IS NULL AND t.relnamespace = current_schema()::regnamespace AND t.relname = ANY ($1)
 GROUP BY t.relname, i.indexrelid`
+
+	sqlIndexes = `
+SELECT t.relname || ' index ' || x.relname
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class t ON t.oid = i.indrelid
+JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+WHERE i.indisvalid AND t.relnamespace = current_schema()::regnamespace AND t.relname = ANY ($1)`
 )

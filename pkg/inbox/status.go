@@ -142,8 +142,14 @@ var uniques = map[string]string{
 	"inbox_poison":     "fields_hash,stream",
 }
 
+// indexes lists those without which a claim or a takeover would walk what is finished.
+var indexes = map[string]string{
+	"ledger_entries": "ledger_entries_event_idx",
+	"consumer_inbox": "consumer_inbox_open_idx",
+}
+
 // CheckSchema compares the tables that db's connections see with what this package needs: columns,
-// their types, and the unique keys. The error lists every difference. More columns do no harm, so a
+// their types, the unique keys, and the indexes that claims go by. The error lists every difference. More columns do no harm, so a
 // release runs on the next one's schema.
 func CheckSchema(ctx context.Context, db *pgxpool.Pool) error {
 	tables := make([]string, 0, len(needs))
@@ -152,7 +158,7 @@ func CheckSchema(ctx context.Context, db *pgxpool.Pool) error {
 	}
 	slices.Sort(tables)
 	found := map[string]bool{}
-	for what, sql := range map[string]string{"columns": sqlColumns, "unique keys": sqlUniques} {
+	for what, sql := range map[string]string{"columns": sqlColumns, "unique keys": sqlUniques, "indexes": sqlIndexes} {
 		rows, err := db.Query(ctx, sql, tables)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", what, err)
@@ -174,6 +180,9 @@ func CheckSchema(ctx context.Context, db *pgxpool.Pool) error {
 		}
 		if !found[t+" unique "+uniques[t]] {
 			missing = append(missing, "unique key of "+t+" on ("+uniques[t]+")")
+		}
+		if name, ok := indexes[t]; ok && !found[t+" index "+name] {
+			missing = append(missing, "index "+name)
 		}
 	}
 	if len(missing) > 0 {

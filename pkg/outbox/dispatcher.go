@@ -61,9 +61,11 @@ type DispatcherOptions struct {
 }
 
 // Scaled returns o with defaults filled in and every duration divided by
-// factor, so that a test can live through minutes in seconds.
+// factor, so that a test can live through minutes in seconds. A factor of 1 or
+// less only fills defaults.
 func (o DispatcherOptions) Scaled(factor float64) DispatcherOptions {
 	o = o.withDefaults()
+	factor = max(factor, 1)
 	for _, d := range []*time.Duration{
 		&o.Lease, &o.Renew, &o.Poll, &o.RetryUnit, &o.RetryMax, &o.CircuitMin, &o.CircuitMax, &o.StopGrace,
 	} {

@@ -347,6 +347,11 @@ func TestOptionsAreValidated(t *testing.T) {
 	if _, err := outbox.NewDispatcher(scaled); err != nil {
 		t.Errorf("scaled options: %v", err)
 	}
+	for _, factor := range []float64{-1, 0, 0.5, 1} {
+		if o := good.Scaled(factor); o.Lease != 30*time.Second {
+			t.Errorf("scaled by %v: lease %v, want the default", factor, o.Lease)
+		}
+	}
 }
 
 // The table of the package comment, over all pairs (U67).
