@@ -143,6 +143,12 @@ BEGIN
             WHERE i.indrelid = audited AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indkey::text = a.attnum::text) THEN
         RAISE EXCEPTION '% cannot be guarded: id must be unique', audited;
     END IF;
+    IF length(name) > 32 THEN
+        RAISE EXCEPTION '% cannot be guarded: its name has more than 32 characters, and triggers are named after it', audited;
+    END IF;
+    IF EXISTS (SELECT FROM pg_trigger WHERE tgfoid = 'public.require_event()'::regprocedure AND encode(tgargs, 'escape') = kind || '\000') THEN
+        RAISE EXCEPTION '% cannot be guarded: another table has the events of type %', audited, kind;
+    END IF;
     EXECUTE format($sql$
         CREATE TRIGGER %1$I AFTER DELETE ON %4$s FOR EACH ROW EXECUTE FUNCTION remember_deleted(%5$L);
         CREATE TRIGGER %2$I BEFORE TRUNCATE ON %4$s FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
