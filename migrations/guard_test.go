@@ -212,14 +212,14 @@ func TestWhatCannotBeGuarded(t *testing.T) {
 	name := migrated(t, "app")
 	owner := as(t, name, "app_owner")
 	for sql, want := range map[string]string{
-		"CREATE TABLE a (id uuid PRIMARY KEY, v int)":                                                                                                                 "it needs id uuid NOT NULL and version bigint NOT NULL",
-		"CREATE TABLE a (id text PRIMARY KEY, version bigint NOT NULL)":                                                                                               "it needs id uuid NOT NULL and version bigint NOT NULL",
-		"CREATE TABLE a (id uuid NOT NULL, version bigint NOT NULL)":                                                                                                  "id must be unique",
-		"CREATE UNLOGGED TABLE a (id uuid PRIMARY KEY, version bigint NOT NULL)":                                                                                      "ordinary logged table",
-		"CREATE TABLE a (id uuid PRIMARY KEY, version bigint NOT NULL) PARTITION BY HASH (id)":                                                                        "ordinary logged table",
-		"CREATE TABLE b (id uuid NOT NULL, version bigint NOT NULL); CREATE TABLE a (CONSTRAINT a_key UNIQUE (id)) INHERITS (b)":                                      "ordinary logged table",
-		"CREATE TABLE a_name_of_more_than_32_characters (id uuid PRIMARY KEY, version bigint NOT NULL); SELECT audit_guard('a_name_of_more_than_32_characters', 'a')": "more than 32 characters",
-		"CREATE TABLE a (id uuid PRIMARY KEY, version bigint NOT NULL); SELECT audit_guard('a', 'project')":                                                           "another table has the events of type project",
+		"CREATE TABLE a (id uuid PRIMARY KEY, v int)":                                                                            "it needs id uuid NOT NULL and version bigint NOT NULL",
+		"CREATE TABLE a (id text PRIMARY KEY, version bigint NOT NULL)":                                                          "it needs id uuid NOT NULL and version bigint NOT NULL",
+		"CREATE TABLE a (id uuid NOT NULL, version bigint NOT NULL)":                                                             "id must be unique",
+		"CREATE UNLOGGED TABLE a (id uuid PRIMARY KEY, version bigint NOT NULL)":                                                 "ordinary logged table",
+		"CREATE TABLE a (id uuid PRIMARY KEY, version bigint NOT NULL) PARTITION BY HASH (id)":                                   "ordinary logged table",
+		"CREATE TABLE b (id uuid NOT NULL, version bigint NOT NULL); CREATE TABLE a (CONSTRAINT a_key UNIQUE (id)) INHERITS (b)": "ordinary logged table",
+		"CREATE TABLE a_name_of_more_than_48_characters_which_is_a_long_one (id uuid PRIMARY KEY, version bigint NOT NULL); SELECT audit_guard('a_name_of_more_than_48_characters_which_is_a_long_one', 'a')": "more than 48 characters",
+		"CREATE TABLE a (id uuid PRIMARY KEY, version bigint NOT NULL); SELECT audit_guard('a', 'project')":                                                                                                   "another table has the events of type project",
 	} {
 		_, err := owner.Exec(t.Context(), "BEGIN; "+sql+"; SELECT audit_guard('a', 'a')")
 		if err == nil || !strings.Contains(err.Error(), want) {

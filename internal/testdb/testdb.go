@@ -127,7 +127,7 @@ DO $$
 DECLARE t record;
 BEGIN
     FOR t IN SELECT g.tgname, g.tgrelid::regclass AS relation FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
-             WHERE p.proname IN ('require_event', 'refuse_unguarded', 'remember_deleted') OR p.proname LIKE 'require\_change\_of\_%'
+             WHERE p.proname IN ('require_event', 'require_change', 'remember_deleted')
     LOOP
         EXECUTE format('DROP TRIGGER %I ON %s', t.tgname, t.relation);
     END LOOP;

@@ -81,10 +81,11 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- No event without its change: what an event with a version must agree with.
--- standing and made are version and xmin of its row, null if there is none.
+-- No event without its change: what an event must agree with that does not tell of
+-- its row's last version. standing and made are version and xmin of the row, null if
+-- there is none.
 -- +goose StatementBegin
-CREATE FUNCTION require_change(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) RETURNS void
+CREATE FUNCTION check_version(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) RETURNS void
     LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     this   xid8 := pg_catalog.pg_current_xact_id();
@@ -113,14 +114,6 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- +goose StatementBegin
-CREATE FUNCTION refuse_unguarded() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION 'event % is refused: it says version % of a %, of which no table is guarded (audit_guard)',
-        NEW.event_id, NEW.resource_version, NEW.resource_type USING ERRCODE = 'integrity_constraint_violation';
-END $$;
--- +goose StatementEnd
-
 -- audit_guard makes a table audited: from now on the database refuses each change
 -- of it that has no event of this type, id and version in its transaction, and each
 -- such event that has no change. For migrations; services cannot call it.
@@ -143,8 +136,8 @@ BEGIN
             WHERE i.indrelid = audited AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indkey::text = a.attnum::text) THEN
         RAISE EXCEPTION '% cannot be guarded: id must be unique', audited;
     END IF;
-    IF length(name) > 32 THEN
-        RAISE EXCEPTION '% cannot be guarded: its name has more than 32 characters, and triggers are named after it', audited;
+    IF length(name) > 48 THEN
+        RAISE EXCEPTION '% cannot be guarded: its name has more than 48 characters, and triggers are named after it', audited;
     END IF;
     IF EXISTS (SELECT FROM pg_trigger WHERE tgfoid = 'public.require_event()'::regprocedure AND encode(tgargs, 'escape') = kind || '\000') THEN
         RAISE EXCEPTION '% cannot be guarded: another table has the events of type %', audited, kind;
@@ -155,51 +148,55 @@ BEGIN
         CREATE CONSTRAINT TRIGGER %3$I AFTER INSERT OR UPDATE OR DELETE ON %4$s DEFERRABLE INITIALLY DEFERRED
             FOR EACH ROW EXECUTE FUNCTION require_event(%5$L);
         $sql$, name || '_deleted', name || '_no_truncate', name || '_require_event', audited, kind);
+
+    -- One trigger for all types: Postgres reads the WHEN of each trigger anew for each INSERT. Nearly always an event tells of
+    -- its row's last version, made by this transaction and in no savepoint.
+    SELECT string_agg(format($sql$
+            WHEN %1$L THEN
+                PERFORM FROM public.%2$I r
+                WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
+                IF FOUND THEN
+                    RETURN NULL;
+                END IF;
+                SELECT r.version, r.xmin INTO standing, made FROM public.%2$I r WHERE r.id = NEW.resource_id::uuid;$sql$,
+        split_part(encode(g.tgargs, 'escape'), '\000', 1), c.relname), '' ORDER BY c.relname)
+    INTO kinds FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid WHERE g.tgfoid = 'public.require_event()'::regprocedure;
     EXECUTE format($sql$
-        CREATE FUNCTION %1$I() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $body$
+        CREATE OR REPLACE FUNCTION require_change() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $body$
         DECLARE
             standing bigint;
             made     xid;
         BEGIN
-            -- Nearly always it is the row's last version, made by this transaction and in no savepoint.
-            PERFORM FROM public.%2$I r
-            WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
-            IF NOT FOUND THEN
-                SELECT r.version, r.xmin INTO standing, made FROM public.%2$I r WHERE r.id = NEW.resource_id::uuid;
-                PERFORM public.require_change(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
-            END IF;
+            CASE NEW.resource_type %s
+            ELSE
+                RAISE EXCEPTION 'event %% is refused: it says version %% of a %%, of which no table is guarded (audit_guard)',
+                    NEW.event_id, NEW.resource_version, NEW.resource_type USING ERRCODE = 'integrity_constraint_violation';
+            END CASE;
+            PERFORM public.check_version(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
             RETURN NULL;
         END $body$;
-        REVOKE ALL ON FUNCTION %1$I() FROM PUBLIC;
-        CREATE CONSTRAINT TRIGGER %3$I AFTER INSERT ON audit_outbox DEFERRABLE INITIALLY DEFERRED
-            FOR EACH ROW WHEN (NEW.resource_version IS NOT NULL AND NEW.resource_type = %4$L) EXECUTE FUNCTION %1$I();
-        $sql$, 'require_change_of_' || name, name, 'audit_outbox_require_change_of_' || name, kind);
-    SELECT string_agg(quote_literal(split_part(encode(tgargs, 'escape'), '\000', 1)), ', ' ORDER BY tgname) INTO kinds
-    FROM pg_trigger WHERE tgfoid = 'public.require_event()'::regprocedure;
-    EXECUTE format($sql$
-        DROP TRIGGER IF EXISTS audit_outbox_no_unguarded ON audit_outbox;
-        CREATE TRIGGER audit_outbox_no_unguarded AFTER INSERT ON audit_outbox
-            FOR EACH ROW WHEN (NEW.resource_version IS NOT NULL AND NEW.resource_type NOT IN (%s)) EXECUTE FUNCTION refuse_unguarded();
+        REVOKE ALL ON FUNCTION require_change() FROM PUBLIC;
         $sql$, kinds);
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'public.audit_outbox'::regclass AND tgname = 'audit_outbox_require_change') THEN
+        CREATE CONSTRAINT TRIGGER audit_outbox_require_change AFTER INSERT ON audit_outbox DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW WHEN (NEW.resource_version IS NOT NULL) EXECUTE FUNCTION require_change();
+    END IF;
 END $$;
 -- +goose StatementEnd
-REVOKE ALL ON FUNCTION audit_guard(regclass, text), remember_deleted(), require_event(), refuse_unguarded(),
-    require_change(uuid, text, text, bigint, bigint, xid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION audit_guard(regclass, text), check_version(uuid, text, text, bigint, bigint, xid),
+    remember_deleted(), require_event() FROM PUBLIC;
 
 SELECT audit_guard('projects', 'project');
 SELECT audit_guard('project_members', 'project_member');
 
 -- +goose Down
-DROP TRIGGER audit_outbox_no_unguarded ON audit_outbox;
-DROP TRIGGER audit_outbox_require_change_of_projects ON audit_outbox;
-DROP FUNCTION require_change_of_projects();
+DROP TRIGGER audit_outbox_require_change ON audit_outbox;
+DROP FUNCTION require_change();
 DROP TRIGGER projects_require_event ON projects;
 DROP TRIGGER projects_no_truncate ON projects;
 DROP TRIGGER projects_deleted ON projects;
-DROP TRIGGER audit_outbox_require_change_of_project_members ON audit_outbox;
-DROP FUNCTION require_change_of_project_members();
 DROP TRIGGER project_members_require_event ON project_members;
 DROP TRIGGER project_members_no_truncate ON project_members;
 DROP TRIGGER project_members_deleted ON project_members;
-DROP FUNCTION audit_guard(regclass, text), refuse_unguarded(), require_change(uuid, text, text, bigint, bigint, xid), require_event(), remember_deleted();
+DROP FUNCTION audit_guard(regclass, text), check_version(uuid, text, text, bigint, bigint, xid), require_event(), remember_deleted();
 DROP TABLE audit_deleted;

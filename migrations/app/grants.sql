@@ -35,7 +35,7 @@ GRANT UPDATE (ledger_id, ledger_seq, next_attempt_at, attempts, claim_count, red
     last_error_at, dead_letter_reason) ON audit_outbox TO app_service;
 GRANT EXECUTE ON FUNCTION outbox_prune(integer) TO app_service;
 GRANT SELECT ON audit_retention, audit_deleted TO app_service;
-GRANT EXECUTE ON FUNCTION require_change(uuid, text, text, bigint, bigint, xid) TO app_service;
+GRANT EXECUTE ON FUNCTION check_version(uuid, text, text, bigint, bigint, xid) TO app_service;
 GRANT SELECT, INSERT ON audit_lifecycle TO app_service;
 GRANT SELECT ON audit_ledger TO app_service;
 GRANT UPDATE (head, tree_size, compact_range, system_identifier, timeline, database_oid, sealed_at, last_checkpoint_at)

@@ -38,41 +38,86 @@ BEGIN
             WHERE i.indrelid = audited AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indkey::text = a.attnum::text) THEN
         RAISE EXCEPTION '% cannot be guarded: id must be unique', audited;
     END IF;
+    IF length(name) > 48 THEN
+        RAISE EXCEPTION '% cannot be guarded: its name has more than 48 characters, and triggers are named after it', audited;
+    END IF;
+    IF EXISTS (SELECT FROM pg_trigger WHERE tgfoid = 'public.require_event()'::regprocedure AND encode(tgargs, 'escape') = kind || '\000') THEN
+        RAISE EXCEPTION '% cannot be guarded: another table has the events of type %', audited, kind;
+    END IF;
     EXECUTE format($sql$
         CREATE TRIGGER %1$I AFTER DELETE ON %4$s FOR EACH ROW EXECUTE FUNCTION remember_deleted(%5$L);
         CREATE TRIGGER %2$I BEFORE TRUNCATE ON %4$s FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
         CREATE CONSTRAINT TRIGGER %3$I AFTER INSERT OR UPDATE OR DELETE ON %4$s DEFERRABLE INITIALLY DEFERRED
             FOR EACH ROW EXECUTE FUNCTION require_event(%5$L);
         $sql$, name || '_deleted', name || '_no_truncate', name || '_require_event', audited, kind);
+
+    -- One trigger for all types: Postgres reads the WHEN of each trigger anew for each INSERT. Nearly always an event tells of
+    -- its row's last version, made by this transaction and in no savepoint.
+    SELECT string_agg(format($sql$
+            WHEN %1$L THEN
+                PERFORM FROM public.%2$I r
+                WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
+                IF FOUND THEN
+                    RETURN NULL;
+                END IF;
+                SELECT r.version, r.xmin INTO standing, made FROM public.%2$I r WHERE r.id = NEW.resource_id::uuid;$sql$,
+        split_part(encode(g.tgargs, 'escape'), '\000', 1), c.relname), '' ORDER BY c.relname)
+    INTO kinds FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid WHERE g.tgfoid = 'public.require_event()'::regprocedure;
     EXECUTE format($sql$
-        CREATE FUNCTION %1$I() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $body$
+        CREATE OR REPLACE FUNCTION require_change() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $body$
         DECLARE
             standing bigint;
             made     xid;
         BEGIN
-            -- Nearly always it is the row's last version, made by this transaction and in no savepoint.
-            PERFORM FROM public.%2$I r
-            WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
-            IF NOT FOUND THEN
-                SELECT r.version, r.xmin INTO standing, made FROM public.%2$I r WHERE r.id = NEW.resource_id::uuid;
-                PERFORM public.require_change(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
-            END IF;
+            CASE NEW.resource_type %s
+            ELSE
+                RAISE EXCEPTION 'event %% is refused: it says version %% of a %%, of which no table is guarded (audit_guard)',
+                    NEW.event_id, NEW.resource_version, NEW.resource_type USING ERRCODE = 'integrity_constraint_violation';
+            END CASE;
+            PERFORM public.check_version(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
             RETURN NULL;
         END $body$;
-        REVOKE ALL ON FUNCTION %1$I() FROM PUBLIC;
-        CREATE CONSTRAINT TRIGGER %3$I AFTER INSERT ON audit_outbox DEFERRABLE INITIALLY DEFERRED
-            FOR EACH ROW WHEN (NEW.resource_version IS NOT NULL AND NEW.resource_type = %4$L) EXECUTE FUNCTION %1$I();
-        $sql$, 'require_change_of_' || name, name, 'audit_outbox_require_change_of_' || name, kind);
-    SELECT string_agg(quote_literal(split_part(encode(tgargs, 'escape'), '\000', 1)), ', ' ORDER BY tgname) INTO kinds
-    FROM pg_trigger WHERE tgfoid = 'public.require_event()'::regprocedure;
-    EXECUTE format($sql$
-        DROP TRIGGER IF EXISTS audit_outbox_no_unguarded ON audit_outbox;
-        CREATE TRIGGER audit_outbox_no_unguarded AFTER INSERT ON audit_outbox
-            FOR EACH ROW WHEN (NEW.resource_version IS NOT NULL AND NEW.resource_type NOT IN (%s)) EXECUTE FUNCTION refuse_unguarded();
+        REVOKE ALL ON FUNCTION require_change() FROM PUBLIC;
         $sql$, kinds);
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'public.audit_outbox'::regclass AND tgname = 'audit_outbox_require_change') THEN
+        CREATE CONSTRAINT TRIGGER audit_outbox_require_change AFTER INSERT ON audit_outbox DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW WHEN (NEW.resource_version IS NOT NULL) EXECUTE FUNCTION require_change();
+    END IF;
 END $_$;
 
 ALTER FUNCTION public.audit_guard(audited regclass, kind text) OWNER TO auth_owner;
+
+CREATE FUNCTION public.check_version(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    this   xid8 := pg_catalog.pg_current_xact_id();
+    newest bigint; -- the last version that this transaction made
+BEGIN
+    IF standing IS NULL THEN
+        SELECT d.version INTO newest FROM public.audit_deleted d
+        WHERE d.resource_type = kind AND d.resource_id = row_id::uuid AND d.tx = this;
+    -- The transaction itself has age 0. A savepoint's id is younger and still in progress, which of what can be seen here
+    -- no other's is.
+    ELSIF pg_catalog.age(made) = 0 OR pg_catalog.age(made) < 0
+        AND pg_catalog.pg_xact_status((this::text::bigint - pg_catalog.age(made))::text::xid8) = 'in progress' THEN
+        newest := standing;
+    END IF;
+    IF newest IS NULL THEN
+        RAISE EXCEPTION 'event % is refused: this transaction made no version % of % %', event_id, said, kind, row_id
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    IF said > newest OR said < newest AND NOT EXISTS (
+        SELECT FROM public.audit_outbox o
+        WHERE o.resource_type = kind AND o.resource_id = row_id AND o.resource_version = said + 1 AND o.tx = this)
+    THEN
+        RAISE EXCEPTION 'event % is refused: it says version % of % %, and this transaction made version %',
+            event_id, said, kind, row_id, newest USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+END $$;
+
+ALTER FUNCTION public.check_version(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) OWNER TO auth_owner;
 
 CREATE FUNCTION public.outbox_prune(batch integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -131,16 +176,6 @@ END $$;
 
 ALTER FUNCTION public.refuse_renumbering() OWNER TO auth_owner;
 
-CREATE FUNCTION public.refuse_unguarded() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
-BEGIN
-    RAISE EXCEPTION 'event % is refused: it says version % of a %, of which no table is guarded (audit_guard)',
-        NEW.event_id, NEW.resource_version, NEW.resource_type USING ERRCODE = 'integrity_constraint_violation';
-END $$;
-
-ALTER FUNCTION public.refuse_unguarded() OWNER TO auth_owner;
-
 CREATE FUNCTION public.remember_deleted() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -152,39 +187,7 @@ END $$;
 
 ALTER FUNCTION public.remember_deleted() OWNER TO auth_owner;
 
-CREATE FUNCTION public.require_change(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) RETURNS void
-    LANGUAGE plpgsql
-    SET enable_seqscan TO 'off'
-    AS $$
-DECLARE
-    this   xid8 := pg_catalog.pg_current_xact_id();
-    newest bigint; -- the last version that this transaction made
-BEGIN
-    IF standing IS NULL THEN
-        SELECT d.version INTO newest FROM public.audit_deleted d
-        WHERE d.resource_type = kind AND d.resource_id = row_id::uuid AND d.tx = this;
-    -- The transaction itself has age 0. A savepoint's id is younger and still in progress, which of what can be seen here
-    -- no other's is.
-    ELSIF pg_catalog.age(made) = 0 OR pg_catalog.age(made) < 0
-        AND pg_catalog.pg_xact_status((this::text::bigint - pg_catalog.age(made))::text::xid8) = 'in progress' THEN
-        newest := standing;
-    END IF;
-    IF newest IS NULL THEN
-        RAISE EXCEPTION 'event % is refused: this transaction made no version % of % %', event_id, said, kind, row_id
-            USING ERRCODE = 'integrity_constraint_violation';
-    END IF;
-    IF said > newest OR said < newest AND NOT EXISTS (
-        SELECT FROM public.audit_outbox o
-        WHERE o.resource_type = kind AND o.resource_id = row_id AND o.resource_version = said + 1 AND o.tx = this)
-    THEN
-        RAISE EXCEPTION 'event % is refused: it says version % of % %, and this transaction made version %',
-            event_id, said, kind, row_id, newest USING ERRCODE = 'integrity_constraint_violation';
-    END IF;
-END $$;
-
-ALTER FUNCTION public.require_change(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) OWNER TO auth_owner;
-
-CREATE FUNCTION public.require_change_of_login_policies() RETURNS trigger
+CREATE FUNCTION public.require_change() RETURNS trigger
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
     AS $$
@@ -192,77 +195,44 @@ CREATE FUNCTION public.require_change_of_login_policies() RETURNS trigger
             standing bigint;
             made     xid;
         BEGIN
-            -- Nearly always it is the row's last version, made by this transaction and in no savepoint.
-            PERFORM FROM public.login_policies r
-            WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
-            IF NOT FOUND THEN
+            CASE NEW.resource_type
+            WHEN 'login_policy' THEN
+                PERFORM FROM public.login_policies r
+                WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
+                IF FOUND THEN
+                    RETURN NULL;
+                END IF;
                 SELECT r.version, r.xmin INTO standing, made FROM public.login_policies r WHERE r.id = NEW.resource_id::uuid;
-                PERFORM public.require_change(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
-            END IF;
-            RETURN NULL;
-        END $$;
-
-ALTER FUNCTION public.require_change_of_login_policies() OWNER TO auth_owner;
-
-CREATE FUNCTION public.require_change_of_role_grants() RETURNS trigger
-    LANGUAGE plpgsql
-    SET enable_seqscan TO 'off'
-    AS $$
-        DECLARE
-            standing bigint;
-            made     xid;
-        BEGIN
-            -- Nearly always it is the row's last version, made by this transaction and in no savepoint.
-            PERFORM FROM public.role_grants r
-            WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
-            IF NOT FOUND THEN
+            WHEN 'role_grant' THEN
+                PERFORM FROM public.role_grants r
+                WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
+                IF FOUND THEN
+                    RETURN NULL;
+                END IF;
                 SELECT r.version, r.xmin INTO standing, made FROM public.role_grants r WHERE r.id = NEW.resource_id::uuid;
-                PERFORM public.require_change(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
-            END IF;
-            RETURN NULL;
-        END $$;
-
-ALTER FUNCTION public.require_change_of_role_grants() OWNER TO auth_owner;
-
-CREATE FUNCTION public.require_change_of_sessions() RETURNS trigger
-    LANGUAGE plpgsql
-    SET enable_seqscan TO 'off'
-    AS $$
-        DECLARE
-            standing bigint;
-            made     xid;
-        BEGIN
-            -- Nearly always it is the row's last version, made by this transaction and in no savepoint.
-            PERFORM FROM public.sessions r
-            WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
-            IF NOT FOUND THEN
+            WHEN 'session' THEN
+                PERFORM FROM public.sessions r
+                WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
+                IF FOUND THEN
+                    RETURN NULL;
+                END IF;
                 SELECT r.version, r.xmin INTO standing, made FROM public.sessions r WHERE r.id = NEW.resource_id::uuid;
-                PERFORM public.require_change(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
-            END IF;
-            RETURN NULL;
-        END $$;
-
-ALTER FUNCTION public.require_change_of_sessions() OWNER TO auth_owner;
-
-CREATE FUNCTION public.require_change_of_users() RETURNS trigger
-    LANGUAGE plpgsql
-    SET enable_seqscan TO 'off'
-    AS $$
-        DECLARE
-            standing bigint;
-            made     xid;
-        BEGIN
-            -- Nearly always it is the row's last version, made by this transaction and in no savepoint.
-            PERFORM FROM public.users r
-            WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
-            IF NOT FOUND THEN
+            WHEN 'user' THEN
+                PERFORM FROM public.users r
+                WHERE r.id = NEW.resource_id::uuid AND r.version = NEW.resource_version AND pg_catalog.age(r.xmin) = 0;
+                IF FOUND THEN
+                    RETURN NULL;
+                END IF;
                 SELECT r.version, r.xmin INTO standing, made FROM public.users r WHERE r.id = NEW.resource_id::uuid;
-                PERFORM public.require_change(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
-            END IF;
+            ELSE
+                RAISE EXCEPTION 'event % is refused: it says version % of a %, of which no table is guarded (audit_guard)',
+                    NEW.event_id, NEW.resource_version, NEW.resource_type USING ERRCODE = 'integrity_constraint_violation';
+            END CASE;
+            PERFORM public.check_version(NEW.event_id, NEW.resource_type, NEW.resource_id, NEW.resource_version, standing, made);
             RETURN NULL;
         END $$;
 
-ALTER FUNCTION public.require_change_of_users() OWNER TO auth_owner;
+ALTER FUNCTION public.require_change() OWNER TO auth_owner;
 
 CREATE FUNCTION public.require_event() RETURNS trigger
     LANGUAGE plpgsql
@@ -656,17 +626,9 @@ CREATE TRIGGER audit_outbox_no_halves AFTER UPDATE OF ledger_id, ledger_seq, cla
 
 CREATE TRIGGER audit_outbox_no_truncate BEFORE TRUNCATE ON public.audit_outbox FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
-CREATE TRIGGER audit_outbox_no_unguarded AFTER INSERT ON public.audit_outbox FOR EACH ROW WHEN (((new.resource_version IS NOT NULL) AND (new.resource_type <> ALL (ARRAY['login_policy'::text, 'role_grant'::text, 'session'::text, 'user'::text])))) EXECUTE FUNCTION public.refuse_unguarded();
-
 CREATE TRIGGER audit_outbox_number_once AFTER UPDATE OF ledger_id, ledger_seq ON public.audit_outbox FOR EACH ROW WHEN (((old.ledger_seq IS NOT NULL) AND ((old.ledger_id IS DISTINCT FROM new.ledger_id) OR (old.ledger_seq IS DISTINCT FROM new.ledger_seq)))) EXECUTE FUNCTION public.refuse_renumbering();
 
-CREATE CONSTRAINT TRIGGER audit_outbox_require_change_of_login_policies AFTER INSERT ON public.audit_outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (((new.resource_version IS NOT NULL) AND (new.resource_type = 'login_policy'::text))) EXECUTE FUNCTION public.require_change_of_login_policies();
-
-CREATE CONSTRAINT TRIGGER audit_outbox_require_change_of_role_grants AFTER INSERT ON public.audit_outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (((new.resource_version IS NOT NULL) AND (new.resource_type = 'role_grant'::text))) EXECUTE FUNCTION public.require_change_of_role_grants();
-
-CREATE CONSTRAINT TRIGGER audit_outbox_require_change_of_sessions AFTER INSERT ON public.audit_outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (((new.resource_version IS NOT NULL) AND (new.resource_type = 'session'::text))) EXECUTE FUNCTION public.require_change_of_sessions();
-
-CREATE CONSTRAINT TRIGGER audit_outbox_require_change_of_users AFTER INSERT ON public.audit_outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (((new.resource_version IS NOT NULL) AND (new.resource_type = 'user'::text))) EXECUTE FUNCTION public.require_change_of_users();
+CREATE CONSTRAINT TRIGGER audit_outbox_require_change AFTER INSERT ON public.audit_outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.resource_version IS NOT NULL)) EXECUTE FUNCTION public.require_change();
 
 CREATE TRIGGER login_policies_deleted AFTER DELETE ON public.login_policies FOR EACH ROW EXECUTE FUNCTION public.remember_deleted('login_policy');
 
@@ -715,6 +677,9 @@ GRANT USAGE ON SCHEMA public TO auth_service;
 
 REVOKE ALL ON FUNCTION public.audit_guard(audited regclass, kind text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION public.check_version(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.check_version(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) TO auth_service;
+
 REVOKE ALL ON FUNCTION public.outbox_prune(batch integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_prune(batch integer) TO auth_service;
 
@@ -724,20 +689,9 @@ REVOKE ALL ON FUNCTION public.refuse_halves() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION public.refuse_renumbering() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION public.refuse_unguarded() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION public.remember_deleted() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION public.require_change(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.require_change(event_id uuid, kind text, row_id text, said bigint, standing bigint, made xid) TO auth_service;
-
-REVOKE ALL ON FUNCTION public.require_change_of_login_policies() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION public.require_change_of_role_grants() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION public.require_change_of_sessions() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION public.require_change_of_users() FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.require_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION public.require_event() FROM PUBLIC;
 

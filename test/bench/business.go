@@ -34,10 +34,10 @@ GRANT SELECT, INSERT ON bench_projects, bench_rows TO %s;` + guardOff
 const (
 	guardOff = `
 ALTER TABLE bench_projects DISABLE TRIGGER USER;
-ALTER TABLE audit_outbox DISABLE TRIGGER audit_outbox_require_change_of_bench_projects`
+ALTER TABLE audit_outbox DISABLE TRIGGER audit_outbox_require_change`
 	guardOn = `
 ALTER TABLE bench_projects ENABLE TRIGGER USER;
-ALTER TABLE audit_outbox ENABLE TRIGGER audit_outbox_require_change_of_bench_projects`
+ALTER TABLE audit_outbox ENABLE TRIGGER audit_outbox_require_change`
 )
 
 // rowBytes is about the size of an event.
