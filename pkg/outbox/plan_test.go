@@ -34,7 +34,7 @@ func TestPlansOfAnEmptyOutboxServeAFullOne(t *testing.T) {
 // settings are.
 func TestEveryTransactionNamesItsTimeouts(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t, testdb.Auth)
+	db := testdb.New(t, testdb.Auth).WithoutGuard(t)
 	for _, settings := range []string{sqlSync, sqlAsync} {
 		tx, err := db.Super.Begin(t.Context())
 		if err != nil {
