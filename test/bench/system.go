@@ -38,7 +38,8 @@ type bench struct {
 func open(ctx context.Context, o options, w io.Writer) (*bench, error) {
 	b := &bench{o: o, w: w, pools: map[string]*pgxpool.Pool{}, macKey: "bench:" + strings.Repeat("5eed", 16)}
 	// When a transaction committed, to the microsecond, and whoever asks: see latency.go.
-	settings := map[string]string{"track_commit_timestamp": "on"}
+	// wal_compression is as in deploy/compose/compose.yaml.
+	settings := map[string]string{"track_commit_timestamp": "on", "wal_compression": "lz4"}
 	if o.statements {
 		maps.Copy(settings, statementSettings())
 	}
