@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/counterfoil/counterfoil/migrations"
 )
 
@@ -91,6 +93,26 @@ func TestUnknownOwner(t *testing.T) {
 	} {
 		if !errors.Is(err, migrations.ErrUnknownOwner) {
 			t.Errorf("%s: got %v, want ErrUnknownOwner", what, err)
+		}
+	}
+}
+
+// Each owner has the outbox, its tree and the guard whole, to be copied as they are. The copies differ in the owner's name and in
+// the list of audited tables, which comes last: what a test shows of one holds for the other.
+func TestOwnersHaveTheSameOutbox(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"0001_outbox.sql", "0003_ledger_tree.sql", "0004_guard.sql"} {
+		read := func(owner string) string {
+			dir, err := migrations.Files(owner)
+			must(t, err)
+			text, err := fs.ReadFile(dir, name)
+			must(t, err)
+			up, _, _ := strings.Cut(string(text), "-- +goose Down")
+			up, _, _ = strings.Cut(up, "\nSELECT audit_guard(")
+			return strings.ReplaceAll(up, "'"+owner+"'", "'OWNER'")
+		}
+		if diff := cmp.Diff(read("auth"), read("app")); diff != "" {
+			t.Errorf("%s differs between auth and app:\n%s", name, diff)
 		}
 	}
 }
